@@ -1,0 +1,47 @@
+"""The base of every value that crosses a boundary, and its one canonical byte form."""
+
+import hashlib
+import json
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+Name = Annotated[str, Field(max_length=253, min_length=1)]
+ShortText = Annotated[str, Field(max_length=256)]
+Text = Annotated[str, Field(max_length=1024)]
+
+
+class Contract(BaseModel):
+    """Immutable, closed and camelCase on the wire; unknown fields are errors, never ignored."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        validate_default=True,
+        ser_json_inf_nan="strings",
+        protected_namespaces=(),
+    )
+
+    def wire(self) -> dict[str, Any]:
+        """JSON-ready mapping with wire names; fields that are None are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def canonical(self) -> bytes:
+        """Bytes that are the same for equal values on any machine: sorted keys, ASCII, no spaces."""
+        return canonical_json(self.wire())
+
+    def content_hash(self) -> str:
+        """SHA-256 of `canonical()`, in hex."""
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with the named fields changed, validated again (model_copy would not validate)."""
+        return type(self).model_validate({**{k: getattr(self, k) for k in type(self).model_fields}, **changes})
+
+
+def canonical_json(value: Any) -> bytes:
+    """Canonical JSON of plain data; NaN and infinity raise ValueError."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()

@@ -1,0 +1,42 @@
+"""Facts of a fault and the decision on it; exchanged between execution and state."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from kuangchao_contracts.base import Contract, ShortText
+from kuangchao_contracts.api.trainingjob import Failure
+from kuangchao_contracts.reasons import Reason
+
+
+class FaultReport(Contract):
+    """One incident: all failures of one attempt together, the first one first."""
+
+    reason: Reason
+    attempt: Annotated[int, Field(ge=0)]
+    failures: Annotated[tuple[Failure, ...], Field(max_length=64)]
+    pods_alive: bool
+    """Whether every pod of the incarnation still runs, so that its agents can start ranks again."""
+    nodes_lost: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
+
+
+class Recovery(StrEnum):
+    """What to do about a fault, mildest first."""
+
+    RESTART_RANKS = "RestartRanks"
+    """Same pods, new attempt: agents end their ranks, join again and restore."""
+    NEW_PODS = "NewPods"
+    """New incarnation and attempt for the whole gang, placed anew."""
+    SUSPEND = "Suspend"
+    FAIL = "Fail"
+
+
+class FaultDecision(Contract):
+    """The verdict of the state layer. `charged`: the restart uses the user's budget."""
+
+    recovery: Recovery
+    reason: Reason
+    message: Annotated[str, Field(max_length=1024)]
+    charged: bool
+    avoid_nodes: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()

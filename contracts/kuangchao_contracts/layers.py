@@ -1,0 +1,37 @@
+"""The layers and edges of the system: the single home of their names and token audiences."""
+
+from enum import StrEnum
+
+
+class Layer(StrEnum):
+    """A party that can own an operation or act as a subject; numbered layers first, then the edges."""
+
+    RESOURCE = "resource"
+    TOPOLOGY = "topology"
+    STRATEGY = "strategy"
+    EXECUTION = "execution"
+    STATE = "state"
+    GOVERNANCE = "governance"
+    ALGORITHM = "algorithm"
+    INTERFACE = "interface"
+
+    @property
+    def audience(self) -> str:
+        """The `aud` claim of tokens that this layer accepts."""
+        return f"kc:{self.value}"
+
+    @property
+    def subject(self) -> str:
+        """The `sub` claim of tokens that this layer holds."""
+        return f"layer:{self.value}"
+
+
+NUMBERED: tuple[Layer, ...] = (
+    Layer.RESOURCE,
+    Layer.TOPOLOGY,
+    Layer.STRATEGY,
+    Layer.EXECUTION,
+    Layer.STATE,
+    Layer.GOVERNANCE,
+)
+"""Layers 1 to 6, in order."""

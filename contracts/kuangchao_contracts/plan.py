@@ -1,0 +1,245 @@
+"""Inputs and outputs of the strategy layer: pure data, no clock, no run-time state."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kuangchao_contracts.base import Contract, ShortText, Text
+
+Count = Annotated[int, Field(ge=1, le=1_048_576)]
+Bytes = Annotated[int, Field(ge=0)]
+
+
+class Precision(StrEnum):
+    """Number format of parameters and activations in the forward pass."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Optimizer(StrEnum):
+    """Optimizer kinds that the memory estimate knows."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
+class Recompute(StrEnum):
+    """Activation recomputation."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Sharding(StrEnum):
+    """What is sharded over the data-parallel ranks (ZeRO stages in words)."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    FULL = "full"
+
+
+class MeasuredModel(Contract):
+    """A model known by its sizes only, as measured from any nn.Module."""
+
+    kind: Literal["measured"] = "measured"
+    name: ShortText = "model"
+    parameters: Annotated[int, Field(ge=1)]
+    trainable_parameters: Annotated[int, Field(ge=0)] | None = None
+    buffer_bytes: Bytes = 0
+    activation_bytes_per_sample: Bytes = 0
+
+
+class TransformerModel(Contract):
+    """A dense decoder. Symbols as in the literature: L layers, h hidden, a heads, k kv heads, f ffn, V vocabulary."""
+
+    kind: Literal["transformer"] = "transformer"
+    name: ShortText = "transformer"
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn: Count
+    vocab: Count
+    gated_ffn: bool = True
+    tied_embeddings: bool = False
+
+
+ModelDescriptor = Annotated[MeasuredModel | TransformerModel, Field(discriminator="kind")]
+
+
+class TrainingSpec(Contract):
+    """What the user wants to train; the plan may never change any of it."""
+
+    global_batch: Count = 32
+    sequence_length: Count | None = None
+    precision: Precision = Precision.FP32
+    optimizer: Optimizer = Optimizer.ADAMW
+    steps: Annotated[int, Field(ge=1, le=2**40)] = 100
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+class ParallelismMode(StrEnum):
+    """Auto: the planner chooses what is not pinned. Manual: everything not given is 1."""
+
+    AUTO = "Auto"
+    MANUAL = "Manual"
+
+
+class Parallelism(Contract):
+    """Pinned sizes; a field left out is the planner's to choose (Auto) or 1 (Manual)."""
+
+    mode: ParallelismMode = ParallelismMode.AUTO
+    tensor: Count | None = None
+    pipeline: Count | None = None
+    data: Count | None = None
+    context: Count | None = None
+    expert: Count | None = None
+    micro_batch: Count | None = None
+    virtual_stages: Count | None = None
+    sequence: bool | None = None
+    recompute: Recompute | None = None
+    sharding: Sharding | None = None
+
+
+class DeviceShape(Contract):
+    """A class of equal devices on nodes of a pool: the pool's shape, never what is free just now."""
+
+    kind: Literal["cpu", "gpu"]
+    model: ShortText = ""
+    memory_bytes: Bytes
+    per_node: Count
+    nodes: Count
+
+
+class PlanRequest(Contract):
+    """All that a plan depends on."""
+
+    devices: Count
+    per_pod: Count
+    shapes: Annotated[tuple[DeviceShape, ...], Field(max_length=64)]
+    model: ModelDescriptor | None = None
+    training: TrainingSpec
+    parallelism: Parallelism = Parallelism()
+    managed: bool = True
+    measured_peak_bytes: Bytes | None = None
+
+
+class Axis(StrEnum):
+    """Axes of the device mesh, innermost first."""
+
+    TENSOR = "tensor"
+    CONTEXT = "context"
+    EXPERT = "expert"
+    DATA = "data"
+    PIPELINE = "pipeline"
+
+
+class AxisGroups(Contract):
+    """The groups of one axis as a rule: rank r has coordinate (r // stride) % size on it."""
+
+    axis: Axis
+    size: Count
+    stride: Count
+
+
+class StageMemory(Contract):
+    """Peak bytes on one device of a pipeline stage, by component; `arithmetic` shows how each came about."""
+
+    stage: Annotated[int, Field(ge=0)]
+    parameters_bytes: Bytes
+    gradients_bytes: Bytes
+    optimizer_bytes: Bytes
+    activations_bytes: Bytes
+    other_bytes: Bytes
+    total_bytes: Bytes
+    reserved_bytes: Bytes
+    arithmetic: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+
+
+class RejectedAxis(Contract):
+    """Why an axis was not used, or not used more."""
+
+    axis: ShortText
+    reason: Text
+
+
+class Alternative(Contract):
+    """A plan that was considered and lost."""
+
+    summary: ShortText
+    reason: Text
+
+
+class ParallelPlan(Contract):
+    """How one job is split over its ranks. Rules, not a list per rank."""
+
+    world_size: Count
+    per_pod: Count
+    pods: Count
+    tensor: Count = 1
+    pipeline: Count = 1
+    data: Count = 1
+    context: Count = 1
+    expert: Count = 1
+    sequence: bool = False
+    virtual_stages: Count = 1
+    micro_batch: Count
+    accumulation_steps: Count
+    global_batch: Count
+    recompute: Recompute = Recompute.NONE
+    sharding: Sharding = Sharding.NONE
+    managed: bool = True
+    groups: Annotated[tuple[AxisGroups, ...], Field(max_length=8)]
+    memory_checked: bool
+    memory: Annotated[tuple[StageMemory, ...], Field(max_length=128)] = ()
+    device_memory_bytes: Bytes
+    step_microseconds: Annotated[int, Field(ge=0)] | None = None
+    bubble_ppm: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    alternatives: Annotated[tuple[Alternative, ...], Field(max_length=8)] = ()
+    rejected: Annotated[tuple[RejectedAxis, ...], Field(max_length=16)] = ()
+    request_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+    @property
+    def hash(self) -> str:
+        """Content hash: the plan's identity everywhere."""
+        return self.content_hash()
+
+    def summary(self) -> str:
+        """Short form for a column: dp2, tp2pp2dp4."""
+        parts = [("tp", self.tensor), ("pp", self.pipeline), ("cp", self.context), ("ep", self.expert), ("dp", self.data)]
+        text = "".join(f"{name}{size}" for name, size in parts if size > 1)
+        return text or "dp1"
+
+    def coordinate(self, rank: int, axis: Axis) -> int:
+        """Coordinate of a rank on an axis; 0 for an axis that the plan does not use."""
+        for group in self.groups:
+            if group.axis is axis:
+                return (rank // group.stride) % group.size
+        return 0
+
+
+class Infeasible(Contract):
+    """Why there is no plan, with the offending numbers."""
+
+    reason: Literal["Infeasible", "ContradictoryPlan", "InvalidSpec"]
+    message: Text
+    field: ShortText | None = None
+    value: ShortText | None = None
+    nearest: ShortText | None = None
+    memory: Annotated[tuple[StageMemory, ...], Field(max_length=128)] = ()
+    rejected: Annotated[tuple[RejectedAxis, ...], Field(max_length=16)] = ()
+
+
+class PlanOutcome(Contract):
+    """Exactly one of plan and infeasible is set."""
+
+    plan: ParallelPlan | None = None
+    infeasible: Infeasible | None = None

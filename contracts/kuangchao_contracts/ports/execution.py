@@ -1,0 +1,82 @@
+"""Execution: the only layer that starts, pauses and stops anything. Carries out plans, never changes them."""
+
+from abc import abstractmethod
+from typing import Annotated
+
+from pydantic import Field
+
+from kuangchao_contracts.audit import AuditClass
+from kuangchao_contracts.base import Contract, ShortText, Text
+from kuangchao_contracts.capability import Capability
+from kuangchao_contracts.layers import Layer
+from kuangchao_contracts.ports.base import Port, operation
+from kuangchao_contracts.run import Ack, Empty, HeartbeatReply, HeartbeatRequest, JoinReply, JoinRequest
+
+
+class LaunchRequest(Contract):
+    """Start the pods (or processes) of an incarnation for an attempt."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    incarnation: Annotated[int, Field(ge=0)]
+    plan_hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class StopRequest(Contract):
+    """End the pods of an incarnation. `force` skips the grace period on nodes that are gone."""
+
+    incarnation: Annotated[int, Field(ge=0)]
+    reason: ShortText
+    message: Text = ""
+    force: bool = False
+
+
+class ContextView(Contract):
+    """The ExecutionContext of a rank: where it is in the run."""
+
+    step: Annotated[int, Field(ge=0)]
+    epoch: Annotated[int, Field(ge=0)]
+    samples: Annotated[int, Field(ge=0)]
+    section: Annotated[str, Field(max_length=32)]
+    operations: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+
+
+class ExecutionControl(Port):
+    """Execution in the control plane."""
+
+    layer = Layer.EXECUTION
+
+    @abstractmethod
+    @operation(audit=AuditClass.CONTROL, one_shot=True)
+    async def launch(self, capability: Capability, request: LaunchRequest) -> Ack:
+        """Create token Secret, Service and pods. Repeatable: names are fixed, a second call changes nothing."""
+
+    @abstractmethod
+    @operation(audit=AuditClass.CONTROL, one_shot=True)
+    async def stop(self, capability: Capability, request: StopRequest) -> Ack:
+        """Delete pods and tokens of an incarnation; what is already gone is success."""
+
+    @abstractmethod
+    @operation(audit=AuditClass.CONTROL, one_shot=True)
+    async def reclaim(self, capability: Capability, request: Empty) -> Ack:
+        """Free everything that the job holds, also after a crash; repeatable."""
+
+    @abstractmethod
+    @operation(audit=AuditClass.CONTROL)
+    async def join(self, capability: Capability, request: JoinRequest) -> JoinReply:
+        """An agent joins its attempt; answered at once, `ready` when the gang is complete."""
+
+    @abstractmethod
+    @operation(audit=AuditClass.STEP)
+    async def heartbeat(self, capability: Capability, request: HeartbeatRequest) -> HeartbeatReply:
+        """Liveness, progress and exits of a pod's ranks."""
+
+
+class ExecutionRank(Port):
+    """Execution inside a rank process."""
+
+    layer = Layer.EXECUTION
+
+    @abstractmethod
+    @operation(audit=AuditClass.STEP)
+    def context(self, capability: Capability, request: Empty) -> ContextView:
+        """The rank's ExecutionContext."""

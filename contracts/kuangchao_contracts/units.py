@@ -1,0 +1,55 @@
+"""Kubernetes quantities as integers: milli-cores and bytes."""
+
+from decimal import Decimal, InvalidOperation
+
+from kuangchao_contracts.errors import InvalidInputError
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": 10**3, "M": 10**6, "G": 10**9,
+            "T": 10**12, "P": 10**15, "E": 10**18}
+
+
+def quantity(text: str | int, field: str = "quantity") -> Decimal:
+    """Value of a Kubernetes quantity ("250m", "1.5Gi", 2) as a Decimal.
+
+    Raises InvalidInputError for anything that the API server would refuse too.
+    """
+    raw = str(text).strip()
+    for suffix, factor in (*_BINARY.items(), *_DECIMAL.items()):
+        if raw.endswith(suffix):
+            number, scale = raw[: -len(suffix)], Decimal(factor)
+            break
+    else:
+        number, scale = raw, Decimal(1)
+    try:
+        value = Decimal(number) * scale
+    except InvalidOperation:
+        raise InvalidInputError(field, text, "is not a Kubernetes quantity such as 250m, 2 or 1Gi") from None
+    if not value.is_finite():
+        raise InvalidInputError(field, text, "must be finite")
+    return value
+
+
+def milli(text: str | int, field: str = "cpu") -> int:
+    """Milli-cores of a CPU quantity, rounded up as the scheduler does."""
+    return _ceil(quantity(text, field) * 1000)
+
+
+def to_bytes(text: str | int, field: str = "memory") -> int:
+    """Bytes of a memory quantity, rounded up."""
+    return _ceil(quantity(text, field))
+
+
+def _ceil(value: Decimal) -> int:
+    whole = int(value)
+    return whole + 1 if value > whole else whole
+
+
+def human_bytes(count: int) -> str:
+    """Bytes for people, in binary units with one decimal: 1536 -> "1.5 KiB"."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")

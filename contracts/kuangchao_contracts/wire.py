@@ -1,0 +1,69 @@
+"""The gate over HTTPS: envelope, errors, and how an error becomes the same exception on the other side."""
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from kuangchao_contracts import errors as e
+from kuangchao_contracts.base import Contract
+
+CALL_PATH: Final = "/v1/call/"
+TOKEN_BUNDLE: Final = "bundle.json"
+
+
+class CallEnvelope(Contract):
+    """Body of a call."""
+
+    resource: Annotated[str, Field(max_length=512)]
+    request: dict[str, Any]
+
+
+class ErrorReply(Contract):
+    """Body of a failed call. Refused tokens all say the same; the reason is in the audit record."""
+
+    error: Annotated[str, Field(max_length=64)]
+    message: Annotated[str, Field(max_length=1024)] = ""
+    opid: Annotated[str, Field(max_length=32)] = ""
+
+
+class TokenBundle(Contract):
+    """What is in a pod's key of the token Secret: one lease per audience. Hidden from repr and logs."""
+
+    tokens: Annotated[dict[str, str], Field(repr=False)]
+    attempt: int
+    expires: int
+    """Unix seconds of the earliest expiry."""
+
+
+_STATUS: Final[dict[type[e.KuangchaoError], int]] = {
+    e.DeniedError: 403,
+    e.CapabilityError: 401,
+    e.InvalidInputError: 400,
+    e.ConflictError: 409,
+    e.CheckpointCorruptError: 422,
+    e.AuditUnavailableError: 503,
+    e.UnavailableError: 503,
+}
+_BY_CODE: Final[dict[str, type[e.KuangchaoError]]] = {
+    "invalid_token": e.CapabilityError,
+    "denied": e.DeniedError,
+    **{kind.code: kind for kind in (e.ConflictError, e.CheckpointCorruptError, e.AuditUnavailableError, e.UnavailableError)},
+}
+
+
+def to_reply(error: e.KuangchaoError, opid: str = "") -> tuple[int, ErrorReply]:
+    """HTTP status and body for an error."""
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    if isinstance(error, e.CapabilityError):
+        return status, ErrorReply(error=error.outward, opid=opid)
+    return status, ErrorReply(error=error.code, message=str(error)[:1024], opid=opid)
+
+
+def to_error(status: int, reply: ErrorReply) -> e.KuangchaoError:
+    """The exception that a caller raises for a failed call."""
+    kind = _BY_CODE.get(reply.error)
+    if kind is not None:
+        return kind(reply.message or reply.error)
+    if status == 400:
+        return e.InvalidInputError("request", reply.error, reply.message)
+    return e.UnavailableError(f"{status} {reply.error}: {reply.message}")

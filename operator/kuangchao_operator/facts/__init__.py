@@ -1,0 +1,1 @@
+"""Facts that several layers read: the recorded job. Below the layers, above Kubernetes and the local runner."""
