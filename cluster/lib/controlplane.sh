@@ -37,6 +37,7 @@ EOF
   if [ "${KC_AUDIT_URL#https:}" = "$KC_AUDIT_URL" ]; then   # plain http takes no certificates
     sed -i -e 's/, certificate-authority: "[^"]*"//' -e '/^users:/d' -e 's/user: apiserver/user: ""/' "$RUN/audit.conf"
   fi
+  # shellcheck disable=SC2086
   printf '%s\n' "--audit-policy-file=$KC_AUDIT_POLICY" "--audit-webhook-config-file=$RUN/audit.conf" $KC_AUDIT_ARGS
 }
 

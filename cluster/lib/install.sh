@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2086   # lists of names are words on purpose
 # Installation: Debian packages, and Kubernetes, CoreDNS and Helm built from pinned Go modules.
 
 missing_packages() { # names...
@@ -21,12 +21,10 @@ install_packages() {
     printf '#!/bin/sh\nexit 101\n' > "$policy"
     chmod 755 "$policy"
   fi
-  # shellcheck disable=SC2086
   apt_install $missing || { apt-get update -qq && apt_install $missing; } || fail "apt could not install:" $missing
   if [ -d /run/systemd/system ]; then
-    # shellcheck disable=SC2086
     for unit in etcd docker-registry containerd podman.socket; do
-      case " $(echo $missing) " in
+      case " ${missing//$'\n'/ } " in
         *" ${unit%%.*}"*) systemctl disable --quiet "$unit" 2>/dev/null || true ;;
       esac
     done
@@ -70,7 +68,6 @@ install_all() {
     packages=$APT_PACKAGES
     kubernetes="$kubernetes kube-controller-manager kube-scheduler kubelet kube-proxy kubemark"   # each reuses packages of those before
   fi
-  # shellcheck disable=SC2086
   install_packages $packages
   mkdir -p "$BIN"
   exec 8> "$KUANGCHAO_CACHE/install.lock"
@@ -80,7 +77,6 @@ install_all() {
   if [ "$(binaries_missing $kubernetes)" ]; then
     command -v go >/dev/null || fail "no go command; install Go 1.26 or newer and put it on PATH"
   fi
-  # shellcheck disable=SC2086
   go_build_kubernetes $kubernetes
   if [ "${1:-}" != --api-only ]; then
     go_build pause . pause

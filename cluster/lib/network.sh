@@ -51,7 +51,7 @@ network_down() {
 }
 
 link() {
-  [ -n "${2:-}" ] && { [ "$2" = up ] || [ "$2" = down ]; } || fail "link I|cp up|down"
+  case ${2:-} in up | down) ;; *) fail "link I|cp up|down" ;; esac
   ip -n kc-net link set "kcv$1" "$2"
 }
 

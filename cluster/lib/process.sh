@@ -93,7 +93,7 @@ make_node_cgroups() {
     mkdir -p "$mount/kc/node-$1"
     for dir in "$mount/kc" "$mount/kc/node-$1"; do   # children of a v1 cpuset start empty and refuse processes
       for file in cpuset.cpus cpuset.mems; do
-        [ -e "$dir/$file" ] && [ ! -e "$dir/cgroup.controllers" ] || continue
+        if [ ! -e "$dir/$file" ] || [ -e "$dir/cgroup.controllers" ]; then continue; fi
         [ -n "$(cat "$dir/$file")" ] || cat "${dir%/*}/$file" > "$dir/$file"
       done
     done

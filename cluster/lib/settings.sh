@@ -84,6 +84,7 @@ BIN=$(bin_dir)
 record_settings() {
   local name
   for name in $KC_RECORDED; do
+    # shellcheck disable=SC2016
     printf '[ -n "${%s+set}" ] || %s=%q\n' "$name" "$name" "${!name}"
   done > "$RUN/settings.new"
   mv "$RUN/settings.new" "$RUN/settings"
