@@ -1,0 +1,126 @@
+"""Driver of the embedded cluster for e2e tests: kubectl as JSON, node faults, files on the shared volume."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+KC = str(ROOT / "cluster" / "kc")
+VOLUMES = Path(os.environ.get("KC_ROOT", "/var/lib/kuangchao")) / "volumes"
+RELEASE_NAMESPACE = "kuangchao-system"
+
+
+def kc(*args: str, timeout: float = 600, check: bool = True) -> str:
+    """Run a subcommand of the embedded cluster and return its standard output."""
+    done = subprocess.run([KC, *args], capture_output=True, text=True, timeout=timeout)
+    if check and done.returncode:
+        raise AssertionError(f"kc {' '.join(args)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def kubectl(*args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
+    """kubectl against the embedded cluster."""
+    done = subprocess.run([KC, "kubectl", *args], input=stdin, capture_output=True, text=True, timeout=timeout)
+    if check and done.returncode:
+        raise AssertionError(f"kubectl {' '.join(args)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def get(kind: str, name: str, namespace: str) -> dict[str, Any] | None:
+    """One object, or None."""
+    text = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+    return json.loads(text) if text.strip() else None
+
+
+def items(kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+    """All objects of a kind in a namespace."""
+    return list(json.loads(kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json"))["items"])
+
+
+def eventually(probe: Callable[[], T | None], what: str, timeout: float = 120, every: float = 0.5) -> T:
+    """Ask until the answer is truthy. The limit is generous: it bounds a hang, it is no speed claim."""
+    end = time.monotonic() + timeout
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout:.0f} s: {what}")
+        time.sleep(every)
+
+
+class Job:
+    """A TrainingJob under test."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self.namespace, self.name = namespace, name
+
+    def object(self) -> dict[str, Any]:
+        """The object; it must exist."""
+        found = get("trainingjob", self.name, self.namespace)
+        assert found is not None, f"{self.name} is gone"
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Its status, {} before the first write."""
+        return dict(self.object().get("status", {}))
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """One condition, {} while it is missing."""
+        return next((c for c in self.status().get("conditions", []) if c["type"] == kind), {})
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Pods of all incarnations."""
+        return items("pods", self.namespace, f"kuangchao.io/job={self.name}")
+
+    def nodes(self) -> set[str]:
+        """Nodes that its pods are bound to."""
+        return {p["spec"]["nodeName"] for p in self.pods() if p["spec"].get("nodeName")}
+
+    def wait_phase(self, *phases: str, timeout: float = 240) -> str:
+        """Wait for one of these phases; any other final phase fails at once with the reasons."""
+        final = {"Complete", "Failed"} - set(phases)
+
+        def probe() -> str | None:
+            phase = str(self.status().get("phase", ""))
+            assert phase not in final, f"{self.name} is {phase}: {json.dumps(self.status(), indent=1)}"
+            return phase if phase in phases else None
+
+        try:
+            return eventually(probe, f"{self.name} {phases}", timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}\n{self.events()}") from None
+
+    def wait_step(self, step: int, timeout: float = 240) -> None:
+        """Wait until this many steps are in the loss log."""
+        eventually(lambda: len(self.curve()) >= step, f"{self.name} at step {step}: {self.status()}", timeout, 0.2)
+
+    def events(self) -> str:
+        """Events of the job and its pods, for messages."""
+        return kubectl("get", "events", "-n", self.namespace, check=False)
+
+    def checkpoint_directory(self, claim: str = "checkpoints") -> Path | None:
+        """Directory of this job on the shared volume, as this machine sees it."""
+        found = sorted((VOLUMES / f"{self.namespace}.{claim}").glob(f"{self.name}-??????"))
+        return found[0] if found else None
+
+    def curve(self) -> dict[int, str]:
+        """Loss of every step in hex, the newest attempt winning; equal curves are equal bit for bit."""
+        directory = self.checkpoint_directory()
+        log = directory / "metrics.jsonl" if directory else None
+        if log is None or not log.exists():
+            return {}
+        entries = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+        return {e["step"]: e["loss"] for e in sorted(entries, key=lambda e: (e["attempt"], e["step"]))}
+
+    def delete(self) -> None:
+        """Delete and wait until nothing of it is left."""
+        kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=false")
+        eventually(lambda: get("trainingjob", self.name, self.namespace) is None, f"{self.name} deleted", 120)
+        for kind in ("pods", "secrets", "services", "parallelplans"):
+            eventually(lambda k=kind: not items(k, self.namespace, f"kuangchao.io/job={self.name}"), f"{kind} gone", 120)

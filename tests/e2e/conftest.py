@@ -1,0 +1,61 @@
+"""e2e fixtures: one embedded cluster with the chart installed, one namespace of jobs, manifests from the example."""
+
+import copy
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.cluster import ROOT, Job, kc, kubectl
+
+NAMESPACE = "team-a"
+Manifest = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """The embedded cluster with images pushed and the chart installed; left as it was found."""
+    was_up = os.path.exists("/run/netns/kc-cp")
+    subprocess.run([str(ROOT / "hack" / "deploy.sh"), NAMESPACE], check=True, timeout=2400)
+    yield
+    if not was_up or os.environ.get("CI"):
+        kc("down", "--purge")
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    """Builds a TrainingJob from the digits example: name, then spec fields that replace the example's."""
+    base = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+
+    def build(name: str, **spec: Any) -> dict[str, Any]:
+        made = copy.deepcopy(base)
+        made["metadata"] = {"name": name, "namespace": NAMESPACE}
+        for key, value in spec.items():
+            if isinstance(value, dict) and isinstance(made["spec"].get(key), dict):
+                made["spec"][key] = {**made["spec"][key], **value}
+            else:
+                made["spec"][key] = value
+        made["spec"] = {k: v for k, v in made["spec"].items() if v is not None}
+        return made
+
+    return build
+
+
+@pytest.fixture
+def apply(cluster: None) -> Iterator[Callable[[dict[str, Any]], Job]]:
+    """Applies a manifest and deletes the job afterwards, whatever happened."""
+    jobs: list[Job] = []
+
+    def run(made: dict[str, Any]) -> Job:
+        job = Job(made["metadata"]["namespace"], made["metadata"]["name"])
+        jobs.append(job)
+        kubectl("apply", "-f", "-", stdin=yaml.safe_dump(made))
+        return job
+
+    yield run
+    kc("heal")
+    for job in jobs:
+        job.delete()

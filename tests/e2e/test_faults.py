@@ -1,0 +1,135 @@
+"""Faults on real pods and nodes: whatever dies, the loss curve is that of an undisturbed run, bit for bit."""
+
+import subprocess
+
+import pytest
+
+from tests.e2e.cluster import RELEASE_NAMESPACE, Job, eventually, items, kc, kubectl
+from tests.e2e.conftest import NAMESPACE
+
+STEPS = 1_500
+LONG = {"training": {"steps": STEPS, "seed": 11}, "checkpoint": {"everySteps": 100}}
+KILL_RANK = """
+import os, signal, glob
+for path in glob.glob('/proc/[0-9]*/cmdline'):
+    if b'kuangchao_worker.rank' in open(path, 'rb').read():
+        os.kill(int(path.split('/')[2]), signal.SIGKILL); print('killed'); break
+"""
+
+
+@pytest.fixture(scope="module")
+def reference(cluster) -> dict[int, str]:  # noqa: ANN001 - fixture of the session
+    """Loss curve of a run that nothing disturbs."""
+    import copy
+
+    import yaml
+
+    from tests.e2e.cluster import ROOT
+
+    made = copy.deepcopy(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text()))
+    made["metadata"] = {"name": "reference", "namespace": NAMESPACE}
+    for key, value in LONG.items():
+        made["spec"][key] = {**made["spec"].get(key, {}), **value}
+    job = Job(NAMESPACE, "reference")
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(made))
+    try:
+        job.wait_phase("Complete", timeout=400)
+        curve = job.curve()
+    finally:
+        job.delete()
+    assert sorted(curve) == list(range(1, STEPS + 1)) or sorted(curve) == list(range(STEPS))
+    return curve
+
+
+def finish(job: Job, reference: dict[int, str]) -> dict:
+    job.wait_phase("Complete", timeout=400)
+    assert job.curve() == reference
+    return job.status()
+
+
+def test_killed_rank(apply, manifest, reference) -> None:
+    job = apply(manifest("killed", **LONG))
+    job.wait_step(250)
+    pod = sorted(p["metadata"]["name"] for p in job.pods())[1]
+    assert "killed" in kubectl("exec", "-n", NAMESPACE, pod, "--", "python", "-c", KILL_RANK)
+    status = finish(job, reference)
+    assert status["restarts"] == 1 and status["attempt"] == 2 and status["incarnation"] == 0
+    assert status["firstFailure"]["pod"] == pod and status["firstFailure"]["exitCode"] == -9 or status["firstFailure"]["exitCode"] == 137
+
+
+def test_deleted_pod_is_not_charged(apply, manifest, reference) -> None:
+    job = apply(manifest("deleted", **LONG))
+    job.wait_step(250)
+    kubectl("delete", "pod", "-n", NAMESPACE, job.pods()[0]["metadata"]["name"], "--grace-period=0", "--force")
+    status = finish(job, reference)
+    assert status["restarts"] == 0 and status["infrastructureRestarts"] == 1 and status["incarnation"] == 1
+
+
+def test_crashed_node(apply, manifest, reference) -> None:
+    job = apply(manifest("crashed", **LONG))
+    job.wait_step(250)
+    operator_node = items("pods", RELEASE_NAMESPACE, "app.kubernetes.io/component=operator")[0]["spec"]["nodeName"]
+    victim = sorted(job.nodes() - {operator_node})[0]
+    kc("node", "crash", victim.removeprefix("node-"))
+    try:
+        eventually(lambda: job.status()["incarnation"] == 1, "new incarnation", 180)
+        assert victim not in {share["node"] for share in job.status()["allocation"]}
+        status = finish(job, reference)
+        assert status["restarts"] == 0 and status["infrastructureRestarts"] == 1
+    finally:
+        kc("node", "boot", victim.removeprefix("node-"))
+        kubectl("wait", "node", victim, "--for=condition=Ready", "--timeout=120s", timeout=150)
+
+
+def test_killed_operator_in_mid_launch(apply, manifest, reference) -> None:
+    job = apply(manifest("orphan", **LONG))
+    eventually(lambda: job.status().get("attempt") == 1, "admitted", 60, 0.05)
+    kubectl("delete", "pod", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
+    status = finish(job, reference)
+    assert status["attempt"] == 1 and status["restarts"] == 0
+
+
+def test_killed_operator_while_training(apply, manifest, reference) -> None:
+    job = apply(manifest("unwatched", **LONG))
+    job.wait_step(250)
+    kubectl("delete", "pod", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
+    status = finish(job, reference)
+    assert status["attempt"] == 1, "training must not need the operator"
+
+
+def test_partition_between_workers(apply, manifest, reference) -> None:
+    """Kubernetes sees nothing of it: the ranks' own failure ends the attempt, and the job goes on after healing."""
+    job = apply(manifest("split", **LONG, fault={"hangSeconds": 15, "maxRestarts": 10}))
+    job.wait_step(250)
+    first, second = (n.removeprefix("node-") for n in sorted(job.nodes()))
+    kc("partition", first, second)
+    eventually(lambda: job.status()["attempt"] > 1, "fault noticed", 180)
+    kc("heal")
+    finish(job, reference)
+
+
+def test_suspend_frees_everything_and_resume_goes_on(apply, manifest, reference) -> None:
+    job = apply(manifest("paused", **LONG))
+    job.wait_step(250)
+    kubectl("patch", "trainingjob", "paused", "-n", NAMESPACE, "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    job.wait_phase("Suspended")
+    eventually(lambda: not job.pods() and not items("secrets", NAMESPACE, "kuangchao.io/job=paused"), "freed")
+    kubectl("patch", "trainingjob", "paused", "-n", NAMESPACE, "--type=merge", "-p", '{"spec":{"suspend":false}}')
+    job.wait_phase("Running")
+    assert "Running" in kubectl("get", "tjob", "paused", "-n", NAMESPACE)
+    status = finish(job, reference)
+    assert status["restarts"] == 0
+
+
+def test_bad_checkpoint_is_passed_over(apply, manifest, reference) -> None:
+    job = apply(manifest("flipped", **LONG))
+    job.wait_step(350)
+    directory = job.checkpoint_directory()
+    assert directory is not None
+    newest = eventually(lambda: sorted(job.status()["checkpoints"], key=lambda c: c["step"])[-1], "commit")
+    shard = next(p for p in sorted((directory / newest["path"]).rglob("*")) if p.is_file() and p.name != "manifest.json")
+    raw = bytearray(shard.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    subprocess.run(["cp", "/dev/stdin", str(shard)], input=bytes(raw), check=True)
+    kubectl("exec", "-n", NAMESPACE, job.pods()[0]["metadata"]["name"], "--", "python", "-c", KILL_RANK)
+    finish(job, reference)

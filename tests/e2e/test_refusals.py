@@ -1,0 +1,65 @@
+"""Bad input on real pods: the job says why within seconds, holds nothing, and nothing spins."""
+
+import json
+
+import pytest
+
+from tests.e2e.cluster import eventually, get, items, kubectl
+from tests.e2e.conftest import NAMESPACE
+
+
+def holds_nothing(job) -> bool:  # noqa: ANN001
+    return not job.pods() and not items("secrets", NAMESPACE, f"kuangchao.io/job={job.name}") and not job.status().get("allocation")
+
+
+def test_image_that_cannot_be_pulled(apply, manifest) -> None:
+    job = apply(manifest("no-image", template={"image": "127.0.0.1:5000/no-such-image:1"}, startDeadlineSeconds=25))
+    eventually(lambda: "ImagePull" in json.dumps(job.condition("PodsReady")) or job.status()["phase"] == "Failed", "reason shown", 60)
+    job.wait_phase("Failed")
+    assert job.condition("Failed")["reason"] in ("ImagePull", "StartDeadlineExceeded")
+    eventually(lambda: holds_nothing(job), "freed")
+
+
+def test_user_exception_at_the_same_step(apply, manifest) -> None:
+    job = apply(manifest("raises", task="kuangchao_worker.tasks.faulty:raises", taskArgs={"step": "3"}, model=None))
+    job.wait_phase("Failed")
+    failure = job.status()["firstFailure"]
+    assert "ValueError" in failure["message"] and job.condition("Failed")["reason"] == "UserError"
+    eventually(lambda: holds_nothing(job), "freed")
+
+
+def test_task_that_does_not_exist(apply, manifest) -> None:
+    job = apply(manifest("no-task", task="kuangchao_worker.tasks.digits:no_such_function", taskArgs=None))
+    job.wait_phase("Failed")
+    assert "no_such_function" in job.status()["firstFailure"]["message"]
+
+
+def test_one_rank_leaves_early_with_zero(apply, manifest) -> None:
+    job = apply(manifest("early", task="kuangchao_worker.tasks.faulty:leaves", taskArgs={"step": "3"}, model=None,
+                         fault={"maxRestarts": 1}))
+    job.wait_phase("Failed", "Suspended")
+    assert job.status()["firstFailure"]["reason"] == "EarlyExit"
+    eventually(lambda: holds_nothing(job), "freed")
+
+
+def test_missing_storage(apply, manifest) -> None:
+    job = apply(manifest("no-storage", checkpoint={"everySteps": 50, "storage": {"claimName": "no-such-claim"}}))
+    eventually(lambda: job.condition("Stalled").get("reason") == "StorageNotFound", "said so", 30)
+    assert holds_nothing(job)
+
+
+@pytest.mark.parametrize("moment", ["Queued", "Admitted", "Starting", "Running"])
+def test_delete_in_any_state(apply, manifest, moment: str) -> None:
+    job = apply(manifest(f"gone-{moment.lower()}", training={"steps": 100_000}))
+    order = ["Pending", "Queued", "Admitted", "Starting", "Running"]
+    eventually(lambda: order.index(job.status().get("phase", "Pending")) >= order.index(moment), moment, 120, 0.05)
+    job.delete()
+    assert get("trainingjob", job.name, NAMESPACE) is None
+
+
+def test_helm_test_passes(cluster) -> None:  # noqa: ANN001
+    from tests.e2e.cluster import RELEASE_NAMESPACE, kc
+
+    out = kc("helm", "test", "kuangchao", "-n", RELEASE_NAMESPACE)
+    assert "Succeeded" in out
+    assert "False" not in kubectl("get", "rpool", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}")

@@ -1,0 +1,95 @@
+"""The main job on real pods: trains over two nodes, is bit-reproducible, and its audit trail is complete."""
+
+import json
+import subprocess
+from collections import Counter
+from typing import Any
+
+from tests.e2e.cluster import RELEASE_NAMESPACE, ROOT, eventually, get, items, kubectl
+from tests.e2e.conftest import NAMESPACE
+
+
+def audit(*filters: str) -> list[dict[str, Any]]:
+    """Audit records as the CLI gives them."""
+    done = subprocess.run(
+        [str(ROOT / ".venv/bin/kuangchao"), "audit", "query", "-o", "json", "--release-namespace", RELEASE_NAMESPACE, *filters],
+        capture_output=True, text=True, timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout)["records"])
+
+
+def test_digits_trains_on_two_nodes(apply, manifest) -> None:
+    job = apply(manifest("digits"))
+    job.wait_phase("Running", "Complete")
+    nodes = job.nodes()
+    job.wait_phase("Complete")
+    status = job.status()
+    assert len(nodes) == 2, nodes
+    assert float(status["progress"]["metrics"]["accuracy"]) >= 0.95
+    assert status["restarts"] == 0
+    assert status["checkpoints"], "nothing was committed"
+    assert status["planSummary"] == "dp2"
+    eventually(lambda: not job.pods(), "pods reclaimed")
+    assert not items("secrets", NAMESPACE, "kuangchao.io/job=digits"), "tokens outlive the job"
+    check_audit(job.object()["metadata"]["uid"])
+
+
+def check_audit(uid: str) -> None:
+    """Every control call of the run is there, each intent with exactly one result that is true."""
+    records = [r["record"] for r in audit("--job", "digits", "--namespace", NAMESPACE) if r["record"]["jobUid"] == uid]
+    ops = Counter(r["op"] for r in records if r["stage"] == "result" and r["decision"] == "allow")
+    assert ops["strategy.plan"] >= 1
+    assert ops["execution.launch"] >= 1
+    assert ops["execution.join"] >= 2
+    assert ops["state.commit_checkpoint"] >= 1
+    assert ops["execution.reclaim"] == 1
+    intents = {r["opid"] for r in records if r["stage"] == "intent"}
+    results = Counter(r["opid"] for r in records if r["stage"] == "result")
+    assert intents == set(results) and set(results.values()) == {1}
+    assert not any(r["reason"] == "Pending" for r in records if r["stage"] == "result")
+
+
+def test_same_seed_same_curve_other_seed_other_curve(apply, manifest) -> None:
+    curves = []
+    for name, seed in (("bits-a", 5), ("bits-b", 5), ("bits-c", 6)):
+        job = apply(manifest(name, training={"steps": 60, "seed": seed}))
+        job.wait_phase("Complete")
+        curves.append(job.curve())
+    assert len(curves[0]) == 60
+    assert curves[0] == curves[1]
+    assert curves[0] != curves[2]
+
+
+def test_no_token_in_environment_arguments_or_object(apply, manifest) -> None:
+    job = apply(manifest("secretive", training={"steps": 100_000}))
+    job.wait_phase("Running")
+    pod = job.pods()[0]
+    assert "eyJ" not in json.dumps(pod)
+    name = pod["metadata"]["name"]
+    inside = kubectl("exec", "-n", NAMESPACE, name, "--", "python", "-c",
+                     "import glob;print([open(p,'rb').read() for f in ('environ','cmdline') for p in glob.glob(f'/proc/[0-9]*/{f}')])")
+    assert "KUANGCHAO_GATE_URL" in inside and "eyJ" not in inside
+    for component in ("kuangchao-operator", "kuangchao-governance"):
+        assert "eyJ" not in kubectl("logs", "-n", RELEASE_NAMESPACE, f"deploy/{component}", "--all-containers", "--tail=-1")
+    assert "eyJ" not in kubectl("logs", "-n", NAMESPACE, name)
+    secret = items("secrets", NAMESPACE, "kuangchao.io/job=secretive")[0]
+    assert len(secret["data"]) == 2, "one key per pod"
+
+
+def test_tokens_are_renewed_while_the_job_runs(apply, manifest) -> None:
+    job = apply(manifest("renewal", training={"steps": 100_000}))
+    job.wait_phase("Running")
+    first = items("secrets", NAMESPACE, "kuangchao.io/job=renewal")[0]["data"]
+    eventually(lambda: items("secrets", NAMESPACE, "kuangchao.io/job=renewal")[0]["data"] != first, "renewed", 200, 5)
+    step = len(job.curve())
+    job.wait_step(step + 50)
+    assert job.status()["attempt"] == 1
+
+
+def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
+    job = apply(manifest("script", task=None, taskArgs=None, model=None, checkpoint={"everySteps": None},
+                         command=["-m", "kuangchao_worker.tasks.torchrun_example"]))
+    job.wait_phase("Complete")
+    assert job.condition("Unmanaged")["status"] == "True"
+    assert get("trainingjob", "script", NAMESPACE) is not None
