@@ -8,7 +8,9 @@ from pydantic import Field
 from kuangchao_contracts.base import Contract
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-RelativePath = Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_.][A-Za-z0-9._-]*)*$")]
+RelativePath = Annotated[
+    str, Field(max_length=512, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_.][A-Za-z0-9._-]*)*$")
+]
 Step = Annotated[int, Field(ge=0)]
 
 

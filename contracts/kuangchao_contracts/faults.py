@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kuangchao_contracts.base import Contract, ShortText
 from kuangchao_contracts.api.trainingjob import Failure
+from kuangchao_contracts.base import Contract, ShortText
 from kuangchao_contracts.reasons import Reason
 
 

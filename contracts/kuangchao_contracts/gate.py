@@ -114,8 +114,13 @@ class Gate:
             raise
 
     async def _run(
-        self, spec: Operation, method: Callable[..., Any], capability: Capability, request: Contract,
-        record: AuditRecord, started: float,
+        self,
+        spec: Operation,
+        method: Callable[..., Any],
+        capability: Capability,
+        request: Contract,
+        record: AuditRecord,
+        started: float,
     ) -> Contract:
         decision, reason, detail = Decision.ERROR, "Interrupted", ""
         try:
@@ -131,8 +136,14 @@ class Gate:
             raise
         finally:
             duration = int((time.perf_counter() - started) * 1e6)
-            result = record.replace(ts=now(), decision=decision, reason=reason, detail=detail, duration_us=duration,
-                                    stage=Stage.RESULT if spec.audit is AuditClass.CONTROL else Stage.READ)
+            result = record.replace(
+                ts=now(),
+                decision=decision,
+                reason=reason,
+                detail=detail,
+                duration_us=duration,
+                stage=Stage.RESULT if spec.audit is AuditClass.CONTROL else Stage.READ,
+            )
             await self._finish(spec, capability, request, result)
 
     async def _finish(self, spec: Operation, capability: Capability, request: Contract, result: AuditRecord) -> None:
@@ -163,21 +174,46 @@ class Gate:
     ) -> AuditRecord:
         known = op in OPERATIONS
         return AuditRecord(
-            ts=now(), opid=opid, stage=Stage.DENY, layer=op.split(".")[0] if known else "unknown",
-            op=op if known else printable(op, 64), resource=printable(resource, 512), decision=Decision.DENY,
-            reason=error.code, process=self._process, kid=kid,
-            subject=claims.sub if claims else "unverified", issuer=claims.iss if claims else "",
-            jti=claims.jti if claims else "", job=claims.job if claims else "", job_uid=claims.juid if claims else "",
-            attempt=claims.att if claims else 0, policy=claims.polv if claims else 0,
+            ts=now(),
+            opid=opid,
+            stage=Stage.DENY,
+            layer=op.split(".", maxsplit=1)[0] if known else "unknown",
+            op=op if known else printable(op, 64),
+            resource=printable(resource, 512),
+            decision=Decision.DENY,
+            reason=error.code,
+            process=self._process,
+            kid=kid,
+            subject=claims.sub if claims else "unverified",
+            issuer=claims.iss if claims else "",
+            jti=claims.jti if claims else "",
+            job=claims.job if claims else "",
+            job_uid=claims.juid if claims else "",
+            attempt=claims.att if claims else 0,
+            policy=claims.polv if claims else 0,
         )
 
     def _record(self, spec: Operation, capability: Capability, request: Contract) -> AuditRecord:
         claims = capability.claims
         return AuditRecord(
-            ts=now(), opid=capability.opid, stage=Stage.INTENT, layer=spec.layer.value, op=spec.name,
-            resource=capability.resource, subject=claims.sub, issuer=claims.iss, jti=claims.jti, kid=capability.kid,
-            job=claims.job, job_uid=claims.juid, attempt=claims.att, policy=claims.polv, decision=Decision.ERROR,
-            reason="Pending", request_sha256=hashlib.sha256(request.canonical()).hexdigest(), process=self._process,
+            ts=now(),
+            opid=capability.opid,
+            stage=Stage.INTENT,
+            layer=spec.layer.value,
+            op=spec.name,
+            resource=capability.resource,
+            subject=claims.sub,
+            issuer=claims.iss,
+            jti=claims.jti,
+            kid=capability.kid,
+            job=claims.job,
+            job_uid=claims.juid,
+            attempt=claims.att,
+            policy=claims.polv,
+            decision=Decision.ERROR,
+            reason="Pending",
+            request_sha256=hashlib.sha256(request.canonical()).hexdigest(),
+            process=self._process,
         )
 
 
@@ -208,9 +244,12 @@ def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence) -> N
 
 def printable(text: str, limit: int) -> str:
     """Text for a record: ASCII without control characters, cut to `limit`."""
-    return text[:limit].encode("ascii", "backslashreplace").decode().translate(
-        {c: "?" for c in (*range(32), 127)}
-    )[:limit]
+    return (
+        text[:limit]
+        .encode("ascii", "backslashreplace")
+        .decode()
+        .translate(dict.fromkeys((*range(32), 127), "?"))[:limit]
+    )
 
 
 async def _maybe(value: Any) -> Any:

@@ -20,7 +20,7 @@ LABEL_TOKEN = f"{GROUP}/token"
 ANNOTATION_TOKEN_REVISION = f"{GROUP}/token-rev"
 
 MAX_JOB_NAME = 45
-"""Longest job name such that the longest child name, <job>-<uid 6>-<incarnation 4>-<index 5>, stays a DNS label (63)."""
+"""Longest job name whose longest child name, <job>-<uid 6>-<incarnation 4>-<index 5>, is a DNS label still (63)."""
 MAX_INCARNATION = 9_999
 MAX_PODS = 16_384
 

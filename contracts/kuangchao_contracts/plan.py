@@ -214,7 +214,13 @@ class ParallelPlan(Contract):
 
     def summary(self) -> str:
         """Short form for a column: dp2, tp2pp2dp4."""
-        parts = [("tp", self.tensor), ("pp", self.pipeline), ("cp", self.context), ("ep", self.expert), ("dp", self.data)]
+        parts = [
+            ("tp", self.tensor),
+            ("pp", self.pipeline),
+            ("cp", self.context),
+            ("ep", self.expert),
+            ("dp", self.data),
+        ]
         text = "".join(f"{name}{size}" for name, size in parts if size > 1)
         return text or "dp1"
 

@@ -8,20 +8,40 @@ from kuangchao_contracts.errors import PermissionDeniedError, SeparationOfDutyEr
 GENERATION = 1
 
 ALLOW: dict[str, frozenset[str]] = {
-    "layer:execution": frozenset({
-        "strategy.plan", "strategy.replan", "state.assess", "execution.launch", "execution.stop", "execution.reclaim",
-    }),
+    "layer:execution": frozenset(
+        {
+            "strategy.plan",
+            "strategy.replan",
+            "state.assess",
+            "execution.launch",
+            "execution.stop",
+            "execution.reclaim",
+        }
+    ),
     "layer:state": frozenset({"execution.stop", "execution.launch"}),
     "layer:governance": frozenset({"governance.query"}),
     "layer:interface": frozenset({"governance.query"}),
-    "agent": frozenset({
-        "execution.join", "execution.heartbeat", "state.commit_checkpoint", "state.restore_point",
-        "interface.exchange", "interface.feed",
-    }),
-    "rank": frozenset({
-        "topology.build", "topology.destroy", "execution.context", "state.submit_gradients", "state.save",
-        "state.restore", "state.snapshot",
-    }),
+    "agent": frozenset(
+        {
+            "execution.join",
+            "execution.heartbeat",
+            "state.commit_checkpoint",
+            "state.restore_point",
+            "interface.exchange",
+            "interface.feed",
+        }
+    ),
+    "rank": frozenset(
+        {
+            "topology.build",
+            "topology.destroy",
+            "execution.context",
+            "state.submit_gradients",
+            "state.save",
+            "state.restore",
+            "state.snapshot",
+        }
+    ),
 }
 READ_ONLY: frozenset[str] = frozenset({"governance.query", "resource.descriptors", "interface.feed"})
 
@@ -33,7 +53,7 @@ def role(subject: str) -> str:
 
 
 def permits(subject: str, op: str) -> None:
-    """Raise PermissionDeniedError (or SeparationOfDutyError for governance) unless the subject may hold the operation."""
+    """Raise PermissionDeniedError (SeparationOfDutyError for governance) unless the subject may hold the operation."""
     if role(subject) == "layer:governance" and op not in READ_ONLY:
         raise SeparationOfDutyError("governance only reads")
     if op not in ALLOW.get(role(subject), frozenset()):

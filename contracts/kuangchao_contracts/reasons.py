@@ -92,7 +92,5 @@ class Reason(StrEnum):
     LAYOUT_UNMANAGED = "LayoutUnmanaged"
 
 
-INFRASTRUCTURE: frozenset[Reason] = frozenset(
-    {Reason.NODE_LOST, Reason.POD_LOST, Reason.EVICTED, Reason.AGENT_LOST}
-)
+INFRASTRUCTURE: frozenset[Reason] = frozenset({Reason.NODE_LOST, Reason.POD_LOST, Reason.EVICTED, Reason.AGENT_LOST})
 """Faults of the platform: they restart the job without using the user's restart budget."""

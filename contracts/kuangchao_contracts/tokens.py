@@ -123,8 +123,9 @@ def _finite(text: str) -> float:
 def _json_object(part: str) -> dict[str, Any]:
     try:
         text = _base64url(part).decode("utf-8", "strict")
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int,
-                           parse_float=_finite)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
+        )
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         raise e.MalformedTokenError("part is not a strict UTF-8 JSON object") from None
     if not isinstance(value, dict) or text.startswith("\ufeff") or _depth(value) > MAX_DEPTH:
@@ -166,7 +167,9 @@ class TokenVerifier:
     The cache holds claims, never decisions: whether a call is allowed is judged each time by the gate.
     """
 
-    def __init__(self, keys: KeySet, issuer: str, clock: Callable[[], float] = time.time, cache_size: int = 8_192) -> None:
+    def __init__(
+        self, keys: KeySet, issuer: str, clock: Callable[[], float] = time.time, cache_size: int = 8_192
+    ) -> None:
         self._keys, self._issuer, self._clock = keys, issuer, clock
         self._cache: OrderedDict[bytes, tuple[Claims, str, float]] = OrderedDict()
         self._cache_size = cache_size
@@ -199,9 +202,20 @@ class TokenVerifier:
         public_key = self._keys.lookup(header["kid"], now)
         try:
             # times, audience and issuer are checked below by our own clock and typed errors
-            jwt.decode(token, public_key, algorithms=[ALGORITHM],
-                       options={"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False,
-                                "verify_iss": False, "verify_sub": False, "verify_jti": False})
+            jwt.decode(
+                token,
+                public_key,
+                algorithms=[ALGORITHM],
+                options={
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                    "verify_aud": False,
+                    "verify_iss": False,
+                    "verify_sub": False,
+                    "verify_jti": False,
+                },
+            )
         except jwt.PyJWTError:
             raise e.InvalidSignatureError("signature does not match") from None
         claims = parse_claims(payload)

@@ -47,7 +47,10 @@ _STATUS: Final[dict[type[e.KuangchaoError], int]] = {
 _BY_CODE: Final[dict[str, type[e.KuangchaoError]]] = {
     "invalid_token": e.CapabilityError,
     "denied": e.DeniedError,
-    **{kind.code: kind for kind in (e.ConflictError, e.CheckpointCorruptError, e.AuditUnavailableError, e.UnavailableError)},
+    **{
+        kind.code: kind
+        for kind in (e.ConflictError, e.CheckpointCorruptError, e.AuditUnavailableError, e.UnavailableError)
+    },
 }
 
 

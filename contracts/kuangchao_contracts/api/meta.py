@@ -75,7 +75,7 @@ class CustomObject(Contract):
 
 
 def rules(*entries: tuple[str, str]) -> dict[str, Any]:
-    """json_schema_extra with CEL rules; an entry is (rule, message), a message that starts with `=` is an expression."""
+    """json_schema_extra with CEL rules: (rule, message) each; a message that starts with `=` is an expression."""
     validations = []
     for rule, message in entries:
         key = "messageExpression" if message.startswith("=") else "message"

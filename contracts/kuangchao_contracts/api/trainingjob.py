@@ -29,8 +29,11 @@ class Devices(Contract):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            ("self.count % self.perPod == 0",
-             "='devices.count ' + string(self.count) + ' must be a multiple of devices.perPod ' + string(self.perPod)"),
+            (
+                "self.count % self.perPod == 0",
+                "='devices.count ' + string(self.count) + ' must be a multiple of devices.perPod '"
+                " + string(self.perPod)",
+            ),
             ("!has(self.min) || self.min <= self.count", "devices.min must not exceed devices.count"),
             ("!has(self.max) || self.max >= self.count", "devices.max must not be below devices.count"),
         )
@@ -50,7 +53,10 @@ class CheckpointStorage(Contract):
     """
 
     claim_name: Annotated[str, Field(max_length=253, min_length=1)]
-    path: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")] | None = None
+    path: (
+        Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")]
+        | None
+    ) = None
 
 
 class CheckpointPolicy(Contract):
@@ -118,15 +124,26 @@ class TrainingJobSpec(Contract):
         json_schema_extra=rules(
             ("has(self.task) != has(self.command)", "exactly one of spec.task and spec.command must be set"),
             ("self.pool == oldSelf.pool", "spec.pool cannot change; delete the job and apply it to the other pool"),
-            ("has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
-             "spec.managedBy cannot change"),
+            (
+                "has(self.managedBy) == has(oldSelf.managedBy)"
+                " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+                "spec.managedBy cannot change",
+            ),
             ("self.retryGeneration >= oldSelf.retryGeneration", "spec.retryGeneration can only rise"),
-            ("has(self.task) == has(oldSelf.task) && (!has(self.task) || self.task == oldSelf.task)", "spec.task cannot change"),
-            ("self.suspend || oldSelf.suspend || (self.devices == oldSelf.devices && self.training == oldSelf.training"
-             " && self.parallelism == oldSelf.parallelism)",
-             "devices, training and parallelism may change only while spec.suspend is true"),
-            ("!has(self.checkpoint.everySteps) && !has(self.checkpoint.everyMinutes) || has(self.checkpoint.storage)",
-             "spec.checkpoint.storage is needed when everySteps or everyMinutes is set"),
+            (
+                "has(self.task) == has(oldSelf.task) && (!has(self.task) || self.task == oldSelf.task)",
+                "spec.task cannot change",
+            ),
+            (
+                "self.suspend || oldSelf.suspend || (self.devices == oldSelf.devices"
+                " && self.training == oldSelf.training && self.parallelism == oldSelf.parallelism)",
+                "devices, training and parallelism may change only while spec.suspend is true",
+            ),
+            (
+                "!has(self.checkpoint.everySteps) && !has(self.checkpoint.everyMinutes)"
+                " || has(self.checkpoint.storage)",
+                "spec.checkpoint.storage is needed when everySteps or everyMinutes is set",
+            ),
         )
     )
 
@@ -134,7 +151,9 @@ class TrainingJobSpec(Contract):
     priority: Priority = Priority.PRODUCTION
     task: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     task_args: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=64)] = {}
-    command: Annotated[tuple[Annotated[str, Field(max_length=4096)], ...], Field(min_length=1, max_length=128)] | None = None
+    command: (
+        Annotated[tuple[Annotated[str, Field(max_length=4096)], ...], Field(min_length=1, max_length=128)] | None
+    ) = None
     model: ModelDescriptor | None = None
     training: TrainingSpec = TrainingSpec()
     devices: Devices
@@ -238,8 +257,8 @@ class TrainingJob(CustomObject):
     rules: ClassVar[tuple[dict[str, Any], ...]] = (
         {
             "rule": "size(self.metadata.name) <= 45 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "messageExpression": "'metadata.name \"' + self.metadata.name + '\" must be a DNS label of at most 45 characters"
-            " that starts with a letter: names of pods are made from it'",
+            "messageExpression": "'metadata.name \"' + self.metadata.name + '\" must be a DNS label of at most 45"
+            " characters that starts with a letter: names of pods are made from it'",
         },
     )
 

@@ -39,7 +39,9 @@ class Operation:
     response: type[Contract]
 
 
-def operation(*, audit: AuditClass, kind: str = "jobs", one_shot: bool = False, stale_ok: bool = False) -> Callable[[F], F]:
+def operation(
+    *, audit: AuditClass, kind: str = "jobs", one_shot: bool = False, stale_ok: bool = False
+) -> Callable[[F], F]:
     """Mark an abstract method `(self, capability, request: Contract) -> Contract` as an operation of its port."""
 
     def mark(method: F) -> F:
@@ -59,6 +61,16 @@ def operations(port: type[Port]) -> dict[str, Operation]:
         audit, kind, one_shot, stale_ok = mark
         hints = get_type_hints(method)
         full = f"{port.layer.value}.{name}"
-        found[full] = Operation(full, port.layer, name, audit, one_shot, kind, stale_ok,
-                                not inspect.iscoroutinefunction(method), hints["request"], hints["return"])
+        found[full] = Operation(
+            full,
+            port.layer,
+            name,
+            audit,
+            one_shot,
+            kind,
+            stale_ok,
+            not inspect.iscoroutinefunction(method),
+            hints["request"],
+            hints["return"],
+        )
     return found
