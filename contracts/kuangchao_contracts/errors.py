@@ -42,6 +42,16 @@ class ConflictError(KuangchaoError):
     """A compare-and-swap lost against another writer; read again and decide again."""
 
 
+class ChildRefusedError(KuangchaoError):
+    """The API server refused an object of a job. `final`: the same request can never succeed."""
+
+    code = "ChildCreationFailed"
+
+    def __init__(self, message: str, *, final: bool) -> None:
+        self.final = final
+        super().__init__(message)
+
+
 class GateError(KuangchaoError):
     """A call was refused at the gate, or could not be recorded."""
 
