@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kuangchao_contracts.base import Contract
 
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(max_length=64, pattern="^[0-9a-f]{64}$")]
 RelativePath = Annotated[
     str, Field(max_length=512, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_.][A-Za-z0-9._-]*)*$")
 ]

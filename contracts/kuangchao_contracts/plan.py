@@ -205,7 +205,7 @@ class ParallelPlan(Contract):
     bubble_ppm: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=8)] = ()
     rejected: Annotated[tuple[RejectedAxis, ...], Field(max_length=16)] = ()
-    request_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    request_digest: Annotated[str, Field(max_length=64, pattern="^[0-9a-f]{64}$")]
 
     @property
     def hash(self) -> str:

@@ -28,10 +28,12 @@ class Condition(Contract):
     observed_generation: Annotated[int, Field(ge=0)] = 0
 
 
-Conditions = Annotated[
-    tuple[Condition, ...],
-    Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-]
+def list_map(*keys: str) -> dict[str, Any]:
+    """json_schema_extra of a list whose entries are told apart by these fields: no duplicates, merged one by one."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+Conditions = Annotated[tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))]
 
 
 class ObjectMeta(Contract):

@@ -17,7 +17,7 @@ class ParallelPlanSpec(Contract):
     )
 
     job: Name
-    hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    hash: Annotated[str, Field(max_length=64, pattern="^[0-9a-f]{64}$")]
     summary: Annotated[str, Field(max_length=64)]
     plan: ParallelPlan
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from kuangchao_contracts.api.meta import list_map
 from kuangchao_contracts.api.resourcepool import LabelMap, Quantity
 from kuangchao_contracts.base import Contract, ShortText
 
@@ -15,7 +16,7 @@ OpenObject = Annotated[
 class EnvVar(Contract):
     """A container environment variable; valueFrom is passed through."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+    name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
     value: Annotated[str, Field(max_length=4096)] | None = None
     value_from: OpenObject | None = None
 
@@ -58,10 +59,12 @@ class PodTemplate(Contract):
     image: Annotated[str, Field(max_length=512)] | None = None
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     image_pull_secrets: Annotated[tuple[LocalObjectReference, ...], Field(max_length=8)] = ()
-    env: Annotated[tuple[EnvVar, ...], Field(max_length=128)] = ()
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=128, json_schema_extra=list_map("name"))] = ()
     resources: ContainerResources = ContainerResources()
     volumes: Annotated[tuple[OpenObject, ...], Field(max_length=32)] = ()
-    volume_mounts: Annotated[tuple[VolumeMount, ...], Field(max_length=32)] = ()
+    volume_mounts: Annotated[
+        tuple[VolumeMount, ...], Field(max_length=32, json_schema_extra=list_map("mountPath"))
+    ] = ()
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
     labels: LabelMap = {}
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600)] = 30

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from kuangchao_contracts.api.meta import Column, Conditions, CustomObject, rules
+from kuangchao_contracts.api.meta import Column, Conditions, CustomObject, list_map, rules
 from kuangchao_contracts.api.podtemplate import OpenObject, PodTemplate
 from kuangchao_contracts.base import Contract, Name, ShortText, Text
 from kuangchao_contracts.checkpoint import CheckpointRef
@@ -31,8 +31,7 @@ class Devices(Contract):
         json_schema_extra=rules(
             (
                 "self.count % self.perPod == 0",
-                "='devices.count ' + string(self.count) + ' must be a multiple of devices.perPod '"
-                " + string(self.perPod)",
+                "='devices.count %d must be a multiple of devices.perPod %d'.format([self.count, self.perPod])",
             ),
             ("!has(self.min) || self.min <= self.count", "devices.min must not exceed devices.count"),
             ("!has(self.max) || self.max >= self.count", "devices.max must not be below devices.count"),
@@ -117,6 +116,12 @@ class Access(Contract):
     viewers: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
 
 
+_PINNED = [f"self.parallelism.?{axis}.orValue(1)" for axis in ("tensor", "pipeline", "context", "data")]
+_EACH_FITS = " && ".join(f"{size} <= self.devices.count" for size in _PINNED)
+"""Checked first, so that the product below cannot overflow."""
+_PRODUCT = " * ".join(_PINNED)
+
+
 class TrainingJobSpec(Contract):
     """The user's wish. Either `task` (our executor) or `command` (what follows `torchrun`)."""
 
@@ -144,6 +149,19 @@ class TrainingJobSpec(Contract):
                 " || has(self.checkpoint.storage)",
                 "spec.checkpoint.storage is needed when everySteps or everyMinutes is set",
             ),
+            (
+                f"{_EACH_FITS} && self.devices.count % ({_PRODUCT}) == 0",
+                "='parallelism tensor*pipeline*context*data must divide devices.count %d'.format([self.devices.count])",
+            ),
+            (
+                f"self.parallelism.mode != 'Manual' || ({_EACH_FITS} && self.devices.count == {_PRODUCT})",
+                "='parallelism tensor*pipeline*context*data (1 where not given) must equal devices.count %d in mode"
+                " Manual'.format([self.devices.count])",
+            ),
+            (
+                "!has(self.channels) || self.channels.map(c, c.quotaPercent).sum() <= 100",
+                "the quotaPercent of all channels must not exceed 100 together",
+            ),
         )
     )
 
@@ -160,7 +178,7 @@ class TrainingJobSpec(Contract):
     parallelism: Parallelism = Parallelism()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     fault: FaultPolicy = FaultPolicy()
-    channels: Annotated[tuple[Channel, ...], Field(max_length=8)] = ()
+    channels: Annotated[tuple[Channel, ...], Field(max_length=8, json_schema_extra=list_map("name"))] = ()
     access: Access = Access()
     suspend: bool = False
     retry_generation: Annotated[int, Field(ge=0, le=1_000_000)] = 0

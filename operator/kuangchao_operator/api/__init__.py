@@ -1,0 +1,1 @@
+"""From the pydantic models of the kinds to CustomResourceDefinitions; used at build time only."""
