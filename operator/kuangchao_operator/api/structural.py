@@ -146,7 +146,7 @@ def _check_bounds(out: Schema, path: str) -> None:
 
 
 def _first_paragraph(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split())
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
 
 
 _ORDER = ("description", "type", "format", "enum", "default", "required", "properties", "additionalProperties", "items")
