@@ -35,6 +35,8 @@ class PodFact(Contract):
     exit_reason: str = ""
     """OOMKilled, Evicted, Error ... as Kubernetes says it."""
     termination_message: str = ""
+    finished_at: datetime | None = None
+    """When the training container ended, as the kubelet says it."""
     disrupted: bool = False
     """The pod has a DisruptionTarget condition (eviction, preemption, taint)."""
     node_ready: bool = True
@@ -46,6 +48,8 @@ class AgentFact(Contract):
 
     heartbeat: HeartbeatRequest
     seen_at: datetime
+    first_exit_at: datetime | None = None
+    """When a rank of this attempt was first seen to have ended; None: all still run."""
 
 
 class NodeSlots(Contract):
@@ -111,6 +115,8 @@ class JobSnapshot(Contract):
     tokens_minted_at: datetime | None = None
     launched: tuple[int, int] | None = None
     """(attempt, incarnation) of the newest launch done in this process."""
+    reclaimed: bool = False
+    """Whether Reclaim was done in this process since the newest launch."""
     storage_problem: str | None = None
     """Why the checkpoint claim cannot be used (missing, path in use by another job); None: fine or unused."""
     storage_reason: Reason | None = None
@@ -160,6 +166,9 @@ class Stop(Contract):
     message: str = ""
     force: tuple[str, ...] = ()
     """Names of pods to delete without grace: their node is gone."""
+    overdue: tuple[str, ...] = ()
+    """Names of pods that outran fault.terminationSeconds on a live node: delete with a grace of 1 s, so that the
+    kubelet still confirms their end before the devices are used again."""
 
 
 class Reclaim(Contract):
@@ -197,8 +206,13 @@ class Decision(Contract):
     """The wanted status and, once it is stored, the actions in order.
 
     `status` None: nothing to store. `wake_after_seconds`: look again then even if nothing happens; None: only on change.
+    `released`: the job holds nothing any more, so the shell may let a deleted job go.
+
+    Actions are repeated until the facts show their effect: `JobMemory` keeps those facts that only the shell knows and
+    holds back what was just done. Emit alone goes with the status it comes with and is never repeated.
     """
 
     status: TrainingJobStatus | None
     actions: tuple[Action, ...] = ()
     wake_after_seconds: Annotated[float, Field(gt=0)] | None = None
+    released: bool = False

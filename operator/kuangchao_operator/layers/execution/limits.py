@@ -1,0 +1,25 @@
+"""Times of the life cycle that are not a user's to set. Seconds."""
+
+from typing import Final
+
+TICK: Final = 5.0
+"""Longest time between two looks at an admitted job, and shortest between two writes of its progress."""
+PROGRESS_PERCENT: Final = 5
+"""A jump of the percentage by this much is written at once."""
+AGENT_LOST: Final = 15.0
+"""Agents send a heartbeat every second; one that is silent for this long is lost."""
+OPERATOR_GRACE: Final = 30.0
+"""After its own start the operator knows no heartbeats; agents get this long to make themselves heard again."""
+MISSING_POD: Final = 30.0
+"""A launched pod that is not seen after this long is lost; until then the watch may only be late."""
+EARLY_EXIT: Final = 5.0
+"""How much later than the first rank the last one may end when the task itself ended before its last step."""
+EARLY_EXIT_COMMAND: Final = 30.0
+"""The same for `command` jobs, whose steps are not known."""
+PEER_LOSS: Final = 17.0
+"""A rank that only says that its peer is gone is no cause: wait this long for the cause, longer than AGENT_LOST."""
+TOKEN_RENEWAL: Final = 90.0
+"""Leases live 300 s and are minted anew at this age."""
+MIN_WAKE: Final = 0.1
+EXPLAINED_POSITIONS: Final = 10
+"""Only so many jobs at the head of a queue get exact numbers in status, so that one change never writes to all."""
