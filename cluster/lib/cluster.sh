@@ -67,7 +67,7 @@ cluster_status() {
   printf 'golden images: %s\n' "$(cut -d' ' -f1 "$GOLDEN.list" 2>/dev/null | tr '\n' ' ')"
   if in_ns kc-net nft list table bridge kc 2>/dev/null | grep -q drop; then echo "links cut by partition; undo: kc heal"; fi
   alive "$RUN/apiserver.pid" || return 0
-  kubectl get nodes -o wide --request-timeout=5s 2>&1 | cut -c1-150
+  kubectl get nodes -o wide --request-timeout=5s 2>&1 | cut -c1-150 || true
   echo "pods that are not running:"
-  kubectl get pods -A --request-timeout=5s --no-headers --field-selector=status.phase!=Running,status.phase!=Succeeded 2>&1 | head -n 15
+  kubectl get pods -A --request-timeout=5s --no-headers --field-selector=status.phase!=Running,status.phase!=Succeeded 2>&1 | head -n 15 || true
 }

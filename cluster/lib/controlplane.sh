@@ -62,16 +62,25 @@ EOF
   component_in_cp registry docker-registry serve "$RUN/registry.yml"
 }
 
+# An API server that lost its etcd backs off for up to half a minute after the return: starting it anew is faster.
 start_etcd() {
+  if ! alive "$RUN/etcd.pid" && alive "$RUN/apiserver.pid"; then control_plane_kill apiserver; fi
   component_in_cp etcd etcd --data-dir "$KC_ROOT/etcd" --unsafe-no-fsync \
     --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
     --listen-peer-urls http://127.0.0.1:2380
 }
 
+# Controllers that rode out an API outage back off for up to a minute, and with their stale view of the leases
+# they would call live nodes lost all that time: they start anew together with the API server.
+#
 # Aggregator routing: there is no kube-proxy beside the API server, so it dials the endpoints of a
 # webhook's or APIService's Service itself.
 start_apiserver() {
   local flags
+  if ! alive "$RUN/apiserver.pid"; then
+    control_plane_kill kcm
+    control_plane_kill scheduler
+  fi
   mapfile -t flags < <(apiserver_identity_flags; audit_flags)
   # shellcheck disable=SC2086
   component_in_cp apiserver "$BIN/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 \
