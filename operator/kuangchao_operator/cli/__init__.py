@@ -1,0 +1,1 @@
+"""Interface edge: the `kuangchao` command, also found by kubectl as a plugin. Talks to people, decides nothing."""

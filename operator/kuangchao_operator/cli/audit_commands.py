@@ -1,0 +1,99 @@
+"""`kuangchao audit`: asks governance through the API server's service proxy. Reads only."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from kuangchao_contracts.audit import AuditPage, AuditQuery, Decision, StoredRecord
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, ReleaseNamespace, point_in_time
+from kuangchao_operator.cli.output import Format, Output, emit_json, table
+
+if TYPE_CHECKING:
+    from kuangchao_operator.cli.cluster import Cluster
+
+SERVICE = "http:kuangchao-governance:8080"
+COLUMNS = ("time", "stage", "subject", "operation", "resource", "attempt", "result", "reason", "count")
+
+
+def query(
+    since: Annotated[str | None, typer.Option(help="Not before: 1h, 7d or RFC 3339.")] = None,
+    until: Annotated[str | None, typer.Option(help="Before: 1h, 7d or RFC 3339.")] = None,
+    subject: Annotated[str | None, typer.Option(help="layer:execution, agent:..., rank:...")] = None,
+    operation: Annotated[str | None, typer.Option(help="execution.launch, state.commit_checkpoint, ...")] = None,
+    resource: Annotated[str | None, typer.Option(help="<namespace>/<kind>/<name>, or its first segments.")] = None,
+    result: Annotated[Decision | None, typer.Option(help="How it ended.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of a TrainingJob.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only resources of this namespace.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Records at most.")] = 1_000,
+    context: Context = None,
+    release_namespace: ReleaseNamespace = RELEASE_NAMESPACE,
+    output: Output = Format.TEXT,
+) -> None:
+    """Records of the audit store that match every filter, oldest first.
+
+    JSON: {"records": [{seq, previous, record: {ts, opid, stage, layer, op, resource, subject, job, attempt, decision,
+    reason, ...}}], "droppedReads": N, "truncated": bool}
+    """
+    from kuangchao_operator.cli.cluster import Cluster
+
+    now = datetime.now(UTC)
+    wanted = AuditQuery(since=point_in_time("--since", since, now), until=point_in_time("--until", until, now),
+                        subject=subject, operation=operation, resource=within(namespace, resource), result=result,
+                        job=job)
+    if wanted.since and wanted.until and wanted.since >= wanted.until:
+        raise InvalidInputError("--since", since, f"is not before --until {until}")
+    reader = _Reader(Cluster(context), release_namespace, wanted, limit)
+    records = list(reader.records())
+    if output is Format.JSON:
+        emit_json({"records": [item.wire() for item in records], "droppedReads": reader.dropped,
+                   "truncated": reader.truncated})
+        return
+    print(table(COLUMNS, [row(item) for item in records]))
+    if reader.dropped:
+        typer.echo(f"{reader.dropped} successful reads were dropped under load", err=True)
+    if reader.truncated:
+        typer.echo(f"more records match; raise --limit {limit} or narrow the filters", err=True)
+
+
+def within(namespace: str | None, resource: str | None) -> str | None:
+    """The resource filter of a namespace and a resource. Raises InvalidInputError when they contradict each other."""
+    if namespace is not None and resource is not None and resource.split("/")[0] != namespace:
+        raise InvalidInputError("--resource", resource, f"is not in --namespace {namespace}", namespace)
+    return resource or namespace
+
+
+def row(item: StoredRecord) -> tuple[str, ...]:
+    """A record as a line of the table."""
+    record = item.record
+    return (record.ts.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), record.stage, record.subject, record.op, record.resource,
+            str(record.attempt), record.decision, record.reason or "-", str(record.count))
+
+
+class _Reader:
+    """Follows the pages of an answer up to a limit."""
+
+    def __init__(self, cluster: "Cluster", namespace: str, query: AuditQuery, limit: int) -> None:
+        self._cluster, self._query, self._limit = cluster, query, limit
+        self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/services/{SERVICE}/proxy/v1/audit"
+        self.dropped, self.truncated = 0, False
+
+    def records(self) -> Iterator[StoredRecord]:
+        """Records in order of their sequence numbers."""
+        left, after = self._limit, 0
+        while left > 0:
+            page = self._page(self._query.replace(after=after, limit=min(left, 1_000)))
+            yield from page.records
+            left -= len(page.records)
+            self.dropped = page.dropped_reads
+            if page.next_after is None:
+                return
+            after = page.next_after
+        self.truncated = True
+
+    def _page(self, query: AuditQuery) -> AuditPage:
+        texts = {name: str(value) for name, value in query.wire().items()}
+        return AuditPage.model_validate(self._cluster.request("GET", self._path, query=texts))

@@ -1,0 +1,88 @@
+"""`kuangchao doctor`: what is missing on this machine and in the cluster, each with the command that mends it.
+
+Looks, never mends.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.errors import KuangchaoError
+from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, Namespace, ReleaseNamespace
+from kuangchao_operator.cli.output import DONE, FAILED, Format, Output, emit_json
+
+if TYPE_CHECKING:
+    from kuangchao_operator.cli.cluster import Cluster
+
+
+class Verdict(StrEnum):
+    """ok: fine. warn: works, but not everything. missing: has to be mended. skip: could not be looked at."""
+
+    OK = "ok"
+    WARN = "warn"
+    MISSING = "missing"
+    SKIP = "skip"
+
+
+class Check(Contract):
+    """One thing looked at: what was found and, unless it is fine, the command that mends it."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    mend: str = ""
+
+
+def doctor(
+    local: Annotated[bool, typer.Option("--local", help="Look at this machine only.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    release_namespace: ReleaseNamespace = RELEASE_NAMESPACE,
+    output: Output = Format.TEXT,
+) -> None:
+    """What is missing on this machine or in the cluster, each with the command that mends it.
+
+    Exits 1 when something is missing; warnings do not count.
+
+    JSON: {"ok": bool, "checks": [{name, verdict: ok|warn|missing|skip, found, mend}]}
+    """
+    from kuangchao_operator.cli.machine_checks import machine_checks
+
+    checks = [*machine_checks(), *(() if local else cluster_checks(context, namespace, release_namespace))]
+    healthy = not any(check.verdict is Verdict.MISSING for check in checks)
+    if output is Format.JSON:
+        emit_json({"ok": healthy, "checks": [check.wire() for check in checks]})
+    else:
+        for check in checks:
+            print(f"{check.verdict:<8} {check.name}: {check.found}")
+            if check.mend:
+                print(f"         mend: {check.mend}")
+    raise typer.Exit(DONE if healthy else FAILED)
+
+
+def cluster_checks(context: str | None, namespace: str | None, release_namespace: str) -> Iterator[Check]:
+    """Checks of the cluster; a single skipped one when none is configured."""
+    try:
+        from kuangchao_operator.cli.cluster import Cluster
+        from kuangchao_operator.cli.cluster_checks import CHECKS
+
+        cluster = Cluster(context, namespace)
+        version = cluster.request("GET", "/version")["gitVersion"]
+    except KuangchaoError as error:
+        yield Check(name="cluster", verdict=Verdict.SKIP, found=str(error),
+                    mend="export KUBECONFIG=<file>, or `cluster/kc up` for the embedded cluster")
+        return
+    yield Check(name="cluster", verdict=Verdict.OK, found=f"API server {version} answers")
+    for name, check in CHECKS:
+        yield _guarded(name, lambda check=check: check(cluster, release_namespace))  # type: ignore[misc]  # default binds
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """A check that may itself be refused: that is a finding, not the end."""
+    try:
+        return check()
+    except KuangchaoError as error:
+        return Check(name=name, verdict=Verdict.SKIP, found=f"cannot look: {error}")

@@ -1,0 +1,121 @@
+"""Validation errors in a user's terms: file, line, field, value, why, nearest legal value. Decides no validity."""
+
+import difflib
+from collections.abc import Iterable
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli.yamltext import Document, Path
+
+_SHOWN = 120
+"""Longest offending value that is repeated in a message."""
+
+
+def explain(document: Document, kind: type[BaseModel], error: ValidationError) -> InvalidInputError:
+    """The first fault of a document. Unknown fields come first: they are often the cause of the others."""
+    faults = error.errors(include_url=False)
+    fault = min(faults, key=lambda item: item["type"] != "extra_forbidden")
+    path = _real_path(document.data, fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return _unknown_field(document, kind, path)
+    if fault["type"] == "missing":
+        return InvalidInputError(document.where(path), None, "is required")
+    return InvalidInputError(document.where(path), _short(fault["input"]), _why(fault), _nearest(fault))
+
+
+def nearest_word(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like a word, or None when none is."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[close[0]] if close else None
+
+
+def _real_path(data: Any, loc: tuple[str | int, ...]) -> Path:
+    """A location without the tags that unions put in, which are no fields of the file."""
+    path: list[str | int] = []
+    for place, part in enumerate(loc):
+        held = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int)
+        if held:
+            data = data[part]
+        elif place < len(loc) - 1 or (isinstance(data, dict) and part == data.get("kind")):
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _unknown_field(document: Document, kind: type[BaseModel], path: Path) -> InvalidInputError:
+    model: Any = kind
+    data = document.data
+    for part in path[:-1]:
+        data = data[part]
+        model = _member(model, part, data)
+    names = [field.alias or name for name, field in model.model_fields.items()] if model else []
+    why = "unknown field" + (f"; fields here: {', '.join(names)}" if 0 < len(names) <= 12 else "")
+    return InvalidInputError(document.where(path), path[-1], why, nearest_word(str(path[-1]), names))
+
+
+def _member(model: Any, part: str | int, data: Any) -> type[BaseModel] | None:
+    """The model of a member of a model, or of an element when `part` is an index."""
+    if model is None or isinstance(part, int):
+        return model  # type: ignore[no-any-return]  # a list's elements were resolved with the list
+    for name, field in model.model_fields.items():
+        if (field.alias or name) == part:
+            candidates = list(_models(field.annotation))
+            tagged = [c for c in candidates if isinstance(data, dict) and _tag(c) == data.get("kind")]
+            return next(iter(tagged or candidates), None)
+    return None
+
+
+def _models(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, UnionType, Annotated, tuple):
+        for argument in get_args(annotation):
+            yield from _models(argument)
+
+
+def _tag(model: type[BaseModel]) -> Any:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation)[0] if field is not None and get_origin(field.annotation) is Literal else None
+
+
+def _why(fault: ErrorDetails) -> str:
+    message = fault["msg"]
+    return message[:1].lower() + message[1:].replace("Input should", "should")
+
+
+def _short(value: Any) -> Any:
+    return value if len(repr(value)) <= _SHOWN else repr(value)[:_SHOWN] + "..."
+
+
+def _nearest(fault: ErrorDetails) -> object | None:
+    context, kind, value = fault.get("ctx", {}), fault["type"], fault["input"]
+    for bound in ("ge", "le"):
+        if bound in context:
+            return context[bound]  # type: ignore[no-any-return]  # a number
+    if kind in ("literal_error", "enum", "union_tag_invalid"):
+        choices = _choices(str(context.get("expected") or context.get("expected_tags") or ""))
+        return nearest_word(str(value), choices) or next(iter(choices), None)
+    if kind in ("int_type", "int_from_float", "int_parsing"):
+        return _nearest_integer(value)
+    if kind in ("bool_type", "bool_parsing"):
+        return "true or false"
+    if kind == "string_type" and not isinstance(value, dict | list | Enum):
+        return f'"{value}"'
+    return None
+
+
+def _nearest_integer(value: Any) -> int | None:
+    try:
+        return round(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _choices(text: str) -> list[str]:
+    return [part.strip(" '") for part in text.replace(" or ", ",").split(",") if part.strip(" '")]

@@ -1,0 +1,40 @@
+"""Entry point of `kuangchao` and `kubectl kuangchao`: declares the commands, does nothing else.
+
+Commands import what they need when they run, so that help and bad usage answer at once.
+"""
+
+import typer
+
+from kuangchao_operator.cli import audit_commands, doctor_command, job_commands, logs_command, plan_command, run_command
+from kuangchao_operator.cli.output import reporting
+
+HELP = """Distributed PyTorch training as layers with enforced authority.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 3 infeasible or denied. Errors go to stderr.
+"""
+
+app = typer.Typer(name="kuangchao", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None,
+                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+audit = typer.Typer(help="What the audit store recorded.", no_args_is_help=True, rich_markup_mode=None)
+
+app.command("run")(reporting(run_command.run))
+app.command("plan")(reporting(plan_command.plan))
+app.command("get")(reporting(job_commands.get))
+app.command("describe")(reporting(job_commands.describe))
+app.command("logs")(reporting(logs_command.logs))
+app.command("why")(reporting(job_commands.why))
+app.command("suspend")(reporting(job_commands.suspend))
+app.command("resume")(reporting(job_commands.resume))
+app.command("delete")(reporting(job_commands.delete))
+app.command("doctor")(reporting(doctor_command.doctor))
+audit.command("query")(reporting(audit_commands.query))
+app.add_typer(audit, name="audit")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The rules between fields of a TrainingJob for files, where no API server evaluates the schema's CEL rules.
+
+Each check here has its CEL twin in the contracts; checks of single fields stay in the models alone.
+"""
+
+import re
+
+from kuangchao_contracts.api import TrainingJob
+from kuangchao_contracts.api.trainingjob import Devices
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.names import MAX_JOB_NAME
+from kuangchao_operator.cli.yamltext import Document
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+
+
+def check_job(document: Document, job: TrainingJob) -> None:
+    """Raise InvalidInputError for the first rule that a job breaks."""
+    _check_name(document, job)
+    _check_program(document, job)
+    _check_devices(document, job.spec.devices)
+    policy = job.spec.checkpoint
+    if (policy.every_steps or policy.every_minutes) and policy.storage is None:
+        path = document.where(("spec", "checkpoint", "storage"))
+        raise InvalidInputError(path, None, "is needed when everySteps or everyMinutes is set",
+                                "storage: {claimName: <PersistentVolumeClaim>}")
+
+
+def _check_name(document: Document, job: TrainingJob) -> None:
+    name, path = job.metadata.name, document.where(("metadata", "name"))
+    if not name:
+        if job.metadata.generate_name:
+            return
+        raise InvalidInputError(path, name, "is required")
+    if len(name) > MAX_JOB_NAME or _NAME.fullmatch(name) is None:
+        legal = re.sub(r"[^-a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:MAX_JOB_NAME].rstrip("-") or "job"
+        why = f"must be a DNS label of at most {MAX_JOB_NAME} characters that starts with a letter"
+        raise InvalidInputError(path, name, why + ": names of pods are made from it", legal)
+
+
+def _check_program(document: Document, job: TrainingJob) -> None:
+    spec = job.spec
+    if spec.task is not None and spec.command is not None:
+        path = document.where(("spec", "command"))
+        raise InvalidInputError(path, list(spec.command), f"cannot stand beside spec.task={spec.task!r}", "one of both")
+    if spec.task is None and spec.command is None:
+        raise InvalidInputError(document.where(("spec",)), None, "one of spec.task and spec.command must be set",
+                                "task: kuangchao_worker.tasks.digits:digits")
+
+
+def _check_devices(document: Document, devices: Devices) -> None:
+    def where(field: str) -> str:
+        return document.where(("spec", "devices", field))
+
+    count, per_pod = devices.count, devices.per_pod
+    if count % per_pod:
+        nearest = max(per_pod, round(count / per_pod) * per_pod)
+        raise InvalidInputError(where("count"), count, f"must be a multiple of devices.perPod {per_pod}", nearest)
+    if devices.min is not None and devices.min > count:
+        raise InvalidInputError(where("min"), devices.min, f"must not exceed devices.count {count}", count)
+    if devices.max is not None and devices.max < count:
+        raise InvalidInputError(where("max"), devices.max, f"must not be below devices.count {count}", count)
