@@ -16,11 +16,11 @@ from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import TrainingJobStatus
 from kuangchao_contracts.errors import ChildRefusedError, ConflictError, KuangchaoError, UnavailableError
 from kuangchao_operator.facts.store import JobStore, Mutation
-from kuangchao_operator.layers.execution.model import Decision, JobSnapshot
+from kuangchao_operator.layers.execution.memory import JobMemory
+from kuangchao_operator.layers.execution.model import Action, Decision, Emit, JobSnapshot, Launch
 from kuangchao_operator.shell.actions import Actions
 from kuangchao_operator.shell.fencing import align, ended
 from kuangchao_operator.shell.locks import PoolLocks
-from kuangchao_operator.shell.memory import JobMemory
 from kuangchao_operator.shell.ports import Effects, Facts, Fencing
 
 MAX_TURNS: Final = 32
@@ -52,16 +52,28 @@ class LoopPorts:
     store: JobStore
     fence: Fencing
     locks: PoolLocks
+    actions: Actions
     decide: Decide
     clock: Callable[[], datetime]
     rng: random.Random
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one pass came to: `again` at once, or after `wake` seconds, or (None) on the next event."""
+
+    again: bool = False
+    wake: float | None = None
+
+
 class JobLoop:
     """Runs one job until it has ended and everything it held is free, or its object is gone."""
 
-    def __init__(self, key: JobKey, ports: LoopPorts, actions: Actions, memory: JobMemory) -> None:
-        self._key, self._ports, self._actions, self._memory = key, ports, actions, memory
+    def __init__(self, key: JobKey, ports: LoopPorts) -> None:
+        self._key, self._ports = key, ports
+        self._memory = JobMemory()
+        self._failed: set[str] = set()
+        self._refusal: ChildRefusedError | None = None
         self._event, self._urgent = asyncio.Event(), asyncio.Event()
         self._settled = False
 
@@ -73,43 +85,24 @@ class JobLoop:
 
     async def run(self) -> None:
         """Run until settled. Cancellation is the only other way out."""
-        failures, after = 0, None
+        failures, wake = 0, None
         while not self._settled:
             self._event.clear()
             self._urgent.clear()
             try:
-                after = await self._until_stable()
+                wake = await self._until_stable()
                 failures = 0
-            except ChildRefusedError as error:
-                await self._refused(error)
-                failures += 1
             except Exception as error:  # noqa: BLE001 - a loop that dies leaves its job unattended for good
-                self._complain(error)
+                self._complain("pass", error)
                 failures += 1
             if failures:
                 await self._wait(self._urgent, self._backoff(failures))
             elif not self._settled:
-                await self._wait(self._event, after)
+                await self._wait(self._event, wake)
 
     def _backoff(self, failures: int) -> float:
         longest: float = min(MAX_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 10))
         return longest * (0.5 + self._ports.rng.random() / 2)
-
-    def _complain(self, error: Exception) -> None:
-        known = isinstance(error, KuangchaoError | OSError | TimeoutError)
-        logger.log(
-            logging.WARNING if known else logging.ERROR,
-            "job %s/%s: %s: %s", self._key.namespace, self._key.name, type(error).__name__, error,
-            exc_info=None if known else error,
-        )
-
-    async def _refused(self, error: ChildRefusedError) -> None:
-        """Say so on the job before trying again: the next decision sees the refusal, its actions wait."""
-        self._memory.refused(str(error), final=error.final)
-        try:
-            await self._turn(act=False)
-        except (KuangchaoError, OSError, TimeoutError) as second:
-            self._complain(second)
 
     @staticmethod
     async def _wait(event: asyncio.Event, seconds: float | None) -> None:
@@ -120,28 +113,32 @@ class JobLoop:
         except TimeoutError:
             pass
 
+    def _complain(self, what: str, error: Exception) -> None:
+        known = isinstance(error, KuangchaoError | OSError | TimeoutError)
+        where = f"{self._key.namespace}/{self._key.name}"
+        text = f"{type(error).__name__}: {error}"
+        level = logging.WARNING if known else logging.ERROR
+        logger.log(level, "job %s: %s: %s", where, what, text, exc_info=None if known else error)
+
     async def _until_stable(self) -> float | None:
         """Turn until there is nothing to do now; returns when to look again (None: only on an event)."""
         for _ in range(MAX_TURNS):
             try:
-                decision = await self._turn()
+                turn = await self._turn()
             except ConflictError:
                 await self._ports.facts.refresh(self._key.namespace, self._key.name)
                 continue
-            if self._settled or decision is None or (decision.status is None and not decision.actions):
-                return decision.wake_after_seconds if decision else None
+            if self._settled or not turn.again:
+                return turn.wake
         raise UnavailableError(f"not stable after {MAX_TURNS} passes")
 
-    async def _turn(self, *, act: bool = True) -> Decision | None:
+    async def _turn(self) -> Turn:
         seen = await self._look()
         if seen is None:
             self._ports.fence.close(self._key.uid)
             self._settled = True
-            return None
+            return Turn()
         snapshot, decision = seen
-        if snapshot.job.metadata.deletion_timestamp is not None:
-            await self._bury(snapshot.job)
-            return None
         if reserves(snapshot.job.status, decision.status):
             # another job of the pool may be reserving at this moment: look again when it is our turn
             async with self._ports.locks.of(snapshot.job.spec.pool):
@@ -153,19 +150,24 @@ class JobLoop:
         else:
             job = await self._store(snapshot, decision)
         align(self._ports.fence, job)
-        for action in decision.actions if act else ():
-            await self._actions.run(job, action)
-        if decision.status is None and not decision.actions:
-            await self._settle(job, decision)
-        return decision
+        acted = await self._act(job, decision)
+        if acted or decision.status is not None:
+            return Turn(again=True)
+        await self._let_go(job, decision)
+        return Turn(wake=self._next_look(decision))
 
     async def _look(self) -> tuple[JobSnapshot, Decision] | None:
+        """Facts as of now and what follows from them; None when the job is gone or another has its name."""
         snapshot = await self._ports.facts.snapshot(self._key.namespace, self._key.name)
         if snapshot is None or snapshot.job.metadata.uid != self._key.uid:
             return None
-        snapshot = self._memory.overlay(snapshot)
-        if snapshot.job.metadata.deletion_timestamp is not None:
-            return snapshot, Decision(status=None)
+        remembered = {
+            **self._memory.facts(),
+            "child_error": str(self._refusal) if self._refusal else None,
+            "child_error_final": self._refusal is not None and self._refusal.final,
+        }
+        # copied without validation: every value was validated when it was made
+        snapshot = snapshot.model_copy(update=remembered)
         return snapshot, self._ports.decide(snapshot)
 
     async def _store(self, snapshot: JobSnapshot, decision: Decision) -> TrainingJob:
@@ -174,24 +176,49 @@ class JobLoop:
         mutation = unless_changed(snapshot.job, decision.status)
         return await self._ports.store.update_status(self._key.namespace, self._key.name, self._key.uid, mutation)
 
-    async def _settle(self, job: TrainingJob, decision: Decision) -> None:
-        """Let go of a job that has ended. Also finishes what a crash between status and reclaim left undone."""
-        if not ended(job.status):
+    async def _act(self, job: TrainingJob, decision: Decision) -> bool:
+        """Do what is due, in order. Behind an action that failed only events are still told. Returns: anything done."""
+        due = self._memory.due(decision.actions, self._ports.clock())
+        acted = blocked = False
+        for action in decision.actions:
+            if action not in due:
+                blocked = blocked or action.content_hash() in self._failed
+            elif isinstance(action, Emit):
+                await self._try(job, action)
+            elif not blocked:
+                acted = True
+                blocked = not await self._try(job, action)
+        return acted
+
+    async def _try(self, job: TrainingJob, action: Action) -> bool:
+        try:
+            answer = await self._ports.actions.run(job, action)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the action is tried again later
+            self._complain(action.kind, error)
+            self._memory.failed(action, self._ports.clock())
+            self._failed.add(action.content_hash())
+            if isinstance(error, ChildRefusedError):
+                self._refusal = error
+            return False
+        self._memory.done(action, answer, self._ports.clock())
+        self._failed.discard(action.content_hash())
+        if isinstance(action, Launch):
+            self._refusal = None
+        return True
+
+    async def _let_go(self, job: TrainingJob, decision: Decision) -> None:
+        """Let go of a job that has ended or is being deleted, once it holds nothing any more."""
+        deleting = job.metadata.deletion_timestamp is not None
+        if not decision.released or not (deleting or ended(job.status)):
             return
         if self._ports.effects.held(job):
-            await self._free(job)
-        self._settled = decision.wake_after_seconds is None
+            await self._ports.effects.release(job)
+        self._settled = not deleting and decision.wake_after_seconds is None
 
-    async def _bury(self, job: TrainingJob) -> None:
-        """The object is being deleted: free what it holds and let it go; the next event says that it is gone."""
-        self._ports.fence.close(self._key.uid)
-        if self._ports.effects.held(job):
-            await self._free(job)
-
-    async def _free(self, job: TrainingJob) -> None:
-        if not self._memory.reclaimed:
-            await self._actions.reclaim(job)
-        await self._ports.effects.release(job)
+    def _next_look(self, decision: Decision) -> float | None:
+        held_back = self._memory.next_due(decision.actions, self._ports.clock())
+        times = [t for t in (decision.wake_after_seconds, held_back) if t is not None]
+        return min(times, default=None)
 
 
 def reserves(old: TrainingJobStatus | None, new: TrainingJobStatus | None) -> bool:

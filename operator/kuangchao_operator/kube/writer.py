@@ -1,0 +1,97 @@
+"""Writes children and small metadata. Server-side apply as one field manager; force only concerns fields we own.
+
+Every method may be repeated: names are fixed, so a second call finds what the first one made.
+"""
+
+from typing import Any
+
+from kuangchao_contracts import names
+from kuangchao_contracts.errors import ChildRefusedError, ConflictError
+from kuangchao_operator.kube import paths
+from kuangchao_operator.kube.client import APPLY, MERGE, AlreadyExistsError, KubeApi, NotFoundError, RefusedError
+
+
+class Writer:
+    """Effects on single objects."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Make the object as the manifest says, leaving what others own. Raises ChildRefusedError."""
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        try:
+            return await self._api.request("PATCH", paths.of(body), body, query=query, content_type=APPLY)
+        except RefusedError as error:
+            raise _refused(body, error) from error
+
+    async def create(self, body: dict[str, Any], owner_uid: str) -> dict[str, Any]:
+        """Create an object whose spec cannot change; one that the same owner made already is success.
+
+        Raises ChildRefusedError when the API server refuses it or a stranger has the name.
+        """
+        path = paths.collection(body["kind"], body["metadata"].get("namespace"))
+        try:
+            return await self._api.request("POST", path, body, query={"fieldManager": names.FIELD_MANAGER})
+        except AlreadyExistsError as error:
+            there = await self._api.get(paths.of(body))
+            if there is None:
+                raise ConflictError(f"{body['kind']} {body['metadata']['name']} has just gone") from error
+            if controller_uid(there) != owner_uid:
+                message = f"{body['kind']} {body['metadata']['name']} exists and is not owned by this job"
+                raise ChildRefusedError(message, final=False) from error
+            return there
+        except NotFoundError as error:
+            raise ChildRefusedError(f"namespace is gone: {error}", final=False) from error
+        except RefusedError as error:
+            raise _refused(body, error) from error
+
+    async def annotate(self, kind: str, namespace: str, name: str, annotations: dict[str, str]) -> None:
+        """Set annotations on an object; one that is gone is success."""
+        body = {"metadata": {"annotations": annotations}}
+        query = {"fieldManager": names.FIELD_MANAGER}
+        try:
+            await self._api.request("PATCH", paths.item(kind, name, namespace), body, query=query, content_type=MERGE)
+        except NotFoundError:
+            return
+
+    async def delete(
+        self, kind: str, name: str, namespace: str | None, *, uid: str | None = None, force: bool = False
+    ) -> None:
+        """Delete an object; one that is gone, or whose place another (uid) has taken, is success."""
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if force:
+            body["gracePeriodSeconds"] = 0
+        try:
+            await self._api.request("DELETE", paths.item(kind, name, namespace), body)
+        except NotFoundError:
+            return
+        except ConflictError:
+            if not uid:
+                raise
+
+    async def finalizer(self, body: dict[str, Any], *, present: bool) -> None:
+        """Own or disown our finalizer on an object of ours; other controllers' finalizers are theirs. Gone is success."""
+        there = body["metadata"]
+        metadata = {key: there[key] for key in ("name", "namespace", "uid") if there.get(key)}
+        if present:
+            metadata["finalizers"] = [names.FINALIZER]
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        manifest = {"apiVersion": names.API_VERSION, "kind": body["kind"], "metadata": metadata}
+        try:
+            await self._api.request("PATCH", paths.of(manifest), manifest, query=query, content_type=APPLY)
+        except (NotFoundError, ConflictError):
+            if present:
+                raise
+
+
+def controller_uid(body: dict[str, Any]) -> str | None:
+    """UID of the owner that controls an object."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+
+
+def _refused(body: dict[str, Any], error: RefusedError) -> ChildRefusedError:
+    return ChildRefusedError(f"{body['kind']} {body['metadata']['name']}: {error}", final=error.final)
