@@ -4,23 +4,31 @@ verify the token -> authorise the call -> record it by audit class -> call the p
 """
 
 import hashlib
+import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
+
+from pydantic import ValidationError
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts import resources
 from kuangchao_contracts.audit import AuditClass, AuditRecord, AuditSink, Decision, Stage, new_opid, now
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
-from kuangchao_contracts.policy import permits
+from kuangchao_contracts.claims import SYSTEM, Claims
+from kuangchao_contracts.policy import permits_now
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Operation, Port, operations
-from kuangchao_contracts.tokens import Claims, TokenVerifier
+from kuangchao_contracts.tokens import TokenVerifier
 
-SYSTEM = "-"
-"""`job` and `juid` of tokens that belong to no job; their attempt is always 1."""
+log = logging.getLogger(__name__)
+Parse = Callable[[Operation], Contract]
+Method = Callable[..., Any]
+_CONTROL = dict.fromkeys((*range(32), 127), "?")
 
 
 class Fence(ABC):
@@ -35,26 +43,49 @@ class Fence(ABC):
         """Whether this token was taken back before its time."""
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call on its way through. `claims` is set once the signature is good: a denial can name its subject."""
+
+    op: str
+    resource: str
+    opid: str
+    started: float
+    claims: Claims | None = None
+    kid: str = ""
+
+
 class Gate:
     """Dispatches calls to the ports registered in this process."""
 
-    def __init__(self, process: str, verifier: TokenVerifier, fence: Fence, sink: AuditSink) -> None:
+    def __init__(
+        self,
+        process: str,
+        verifier: TokenVerifier,
+        fence: Fence,
+        sink: AuditSink,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
         self._process, self._verifier, self._fence, self._sink = process, verifier, fence, sink
-        self._methods: dict[str, tuple[Operation, Callable[..., Any]]] = {}
+        self._clock = clock
+        self._methods: dict[str, tuple[Operation, Method]] = {}
 
     def register(self, implementation: Port) -> None:
         """Serve all operations of a port implementation. Raises ValueError when an operation is served twice."""
         ports = [c for c in type(implementation).__mro__ if Port in c.__bases__]
-        for name, op in (item for port in ports for item in operations(cast(type[Port], port)).items()):
-            if name in self._methods:
-                raise ValueError(f"{name} is served twice")
-            self._methods[name] = (op, getattr(implementation, op.method))
+        found = {
+            name: (op, cast(Method, getattr(implementation, op.method)))
+            for port in ports
+            for name, op in operations(cast(type[Port], port)).items()
+        }
+        twice = sorted(found.keys() & self._methods.keys())
+        if twice:
+            raise ValueError(f"{twice[0]} is served twice")
+        self._methods.update(found)
 
     def operation(self, name: str) -> Operation:
         """The operation that this process serves under a name. Raises UnknownOperationError."""
-        if name not in self._methods:
-            raise e.UnknownOperationError("operation is not served here")
-        return self._methods[name][0]
+        return self._served(name)[0]
 
     async def call(self, token: str | None, op: str, resource: str, request: Contract) -> Contract:
         """Make a call through the gate and await its result.
@@ -62,61 +93,84 @@ class Gate:
         Raises the exact CapabilityError of a refusal, AuditUnavailableError when a control call cannot be recorded
         (then nothing was done), and whatever the port raises.
         """
-        opid, started = new_opid(), time.perf_counter()
-        try:
-            spec, method, capability = self._admit(token, op, resource, request, opid)
-        except e.CapabilityError as error:
-            await self._deny(op, resource, token, opid, error)
-            raise
-        if capability is None:
-            return cast(Contract, await _maybe(method(None, request)))
-        record = self._record(spec, capability, request)
-        if spec.audit is AuditClass.CONTROL:
-            await self._intent(record, capability)
-        return await self._run(spec, method, capability, request, record, started)
+        return await self._through(token, op, resource, lambda spec: _typed(spec, request), new_opid())
+
+    async def call_wire(
+        self, token: str | None, op: str, resource: str, body: Mapping[str, Any], opid: str
+    ) -> Contract:
+        """The same for a body from the network, which is parsed only once the token is known to permit the call."""
+        return await self._through(token, op, resource, lambda spec: _parsed(spec, body), opid)
 
     def call_now(self, token: str, op: str, resource: str, request: Contract) -> Contract:
         """The same door for step calls on a training thread: no await, no durable write."""
-        opid = new_opid()
+        call = _Call(op, resource, new_opid(), 0.0)
         try:
-            spec, method, capability = self._admit(token, op, resource, request, opid)
+            spec, method, capability = self._admit(token, call)
             if capability is None or spec.audit is not AuditClass.STEP or not spec.sync:
                 raise e.UnknownOperationError("not a step operation")
+            typed = _typed(spec, request)
+            self._sink.step(op, resource, capability.claims.sub, request)
+            return cast(Contract, method(capability, typed))
         except e.CapabilityError as error:
-            self._sink.step_denied(self._denial(op, resource, None, "", opid, error))
+            self._sink.step_denied(self._denial(call, error))
             raise
-        self._sink.step(op, resource, capability.claims.sub, request)
-        return cast(Contract, method(capability, request))
 
-    def _admit(
-        self, token: str | None, name: str, resource: str, request: Contract, opid: str
-    ) -> tuple[Operation, Callable[..., Any], Capability | None]:
-        if name not in self._methods:
-            raise e.UnknownOperationError("operation is not served here")
-        spec, method = self._methods[name]
-        if not isinstance(request, spec.request):
-            raise e.InvalidInputError("request", type(request).__name__, f"{name} takes {spec.request.__name__}")
+    async def _through(self, token: str | None, op: str, resource: str, parse: Parse, opid: str) -> Contract:
+        call = _Call(op, resource, opid, time.perf_counter())
+        try:
+            spec, method, capability = self._admit(token, call)
+        except e.CapabilityError as error:
+            await self._refuse(self._denial(call, error))
+            raise
+        if capability is None:
+            return cast(Contract, await _maybe(method(None, parse(spec))))
+        try:
+            request = parse(spec)
+        except e.InvalidInputError as error:
+            await self._refuse(
+                self._record(spec, capability, "").replace(
+                    stage=Stage.DENY, reason=error.code, detail=f"{error.field}: {error.why}"[:1024]
+                )
+            )
+            raise
+        record = self._record(spec, capability, hashlib.sha256(request.canonical()).hexdigest())
+        if spec.audit is AuditClass.CONTROL:
+            await self._intent(record, capability)
+        return await self._run(spec, method, capability, request, record, call.started)
+
+    def _served(self, name: str) -> tuple[Operation, Method]:
+        try:
+            return self._methods[name]
+        except KeyError:
+            raise e.UnknownOperationError("operation is not served here") from None
+
+    def _admit(self, token: str | None, call: _Call) -> tuple[Operation, Method, Capability | None]:
+        spec, method = self._served(call.op)
         if spec.audit is AuditClass.PUBLIC:
-            resources.parse(resource)
+            resources.parse(call.resource)
             return spec, method, None
         if not token:
             raise e.MalformedTokenError("no token")
-        claims, kid = self._verifier.verify(token, spec.layer.audience)
-        authorise(claims, spec, resource, self._fence)
-        return spec, method, Capability.model_construct(claims=claims, kid=kid, op=name, resource=resource, opid=opid)
+        call.claims, call.kid = claims, kid = self._verifier.genuine(token)
+        self._verifier.require_usable(claims, spec.layer.audience)
+        authorise(claims, spec, call.resource, self._fence)
+        capability = Capability.model_construct(
+            claims=claims, kid=kid, op=call.op, resource=call.resource, opid=call.opid
+        )
+        return spec, method, capability
 
     async def _intent(self, record: AuditRecord, capability: Capability) -> None:
         claims = capability.claims
         try:
             await self._sink.durable(record, (claims.jti, claims.exp, claims.iat) if claims.one else None)
         except e.CapabilityError as error:  # the one-shot was used before
-            await self._sink.durable(record.replace(stage=Stage.DENY, decision=Decision.DENY, reason=error.code))
+            await self._refuse(record.replace(stage=Stage.DENY, decision=Decision.DENY, reason=error.code))
             raise
 
     async def _run(
         self,
         spec: Operation,
-        method: Callable[..., Any],
+        method: Method,
         capability: Capability,
         request: Contract,
         record: AuditRecord,
@@ -129,105 +183,98 @@ class Gate:
             return answer
         except e.KuangchaoError as error:
             decision = Decision.DENY if isinstance(error, e.CapabilityError) else Decision.ERROR
-            reason, detail = error.code, str(error)[:1024]
+            reason, detail = error.code, _describe(error)
             raise
         except Exception as error:
             reason, detail = "Internal", type(error).__name__
             raise
         finally:
-            duration = int((time.perf_counter() - started) * 1e6)
             result = record.replace(
-                ts=now(),
+                ts=self._clock(),
                 decision=decision,
                 reason=reason,
                 detail=detail,
-                duration_us=duration,
+                duration_us=int((time.perf_counter() - started) * 1e6),
                 stage=Stage.RESULT if spec.audit is AuditClass.CONTROL else Stage.READ,
             )
-            await self._finish(spec, capability, request, result)
+            await self._finish(spec, request, result)
 
-    async def _finish(self, spec: Operation, capability: Capability, request: Contract, result: AuditRecord) -> None:
-        if result.decision is Decision.DENY and spec.audit is not AuditClass.CONTROL:
-            await self._sink.durable(result.replace(stage=Stage.DENY))
-        elif spec.audit is AuditClass.CONTROL:
-            await self._sink.durable(result)
+    async def _finish(self, spec: Operation, request: Contract, result: AuditRecord) -> None:
+        if spec.audit is AuditClass.CONTROL:
+            await self._settle(result)
+        elif result.decision is Decision.DENY:
+            await self._refuse(result.replace(stage=Stage.DENY))
         elif spec.audit is AuditClass.READ:
             self._sink.best_effort(result)
-        elif result.decision is Decision.ALLOW:
-            self._sink.step(spec.name, capability.resource, capability.claims.sub, request)
+        else:
+            self._sink.step(spec.name, result.resource, result.subject, request)
 
-    async def _deny(self, op: str, resource: str, token: str | None, opid: str, error: e.CapabilityError) -> None:
-        claims, kid = self._claims_for_record(token, op)
-        await self._sink.durable(self._denial(op, resource, claims, kid, opid, error))
+    async def _settle(self, result: AuditRecord) -> None:
+        """Record how a control call ended. It has ended: a store that fails now must not hide the answer."""
+        try:
+            await self._sink.durable(result)
+        except e.AuditUnavailableError:
+            log.warning("no audit record for the result of %s (operation %s)", result.op, result.opid)
 
-    def _claims_for_record(self, token: str | None, op: str) -> tuple[Claims | None, str]:
-        """Claims of a token whose signature is good, so that a denial names its subject; never unverified ones."""
-        if token and op in self._methods:
-            try:
-                return self._verifier.verify(token, self._methods[op][0].layer.audience)
-            except e.CapabilityError:
-                pass
-        return None, ""
+    async def _refuse(self, denial: AuditRecord) -> None:
+        """Record a denial. It stays a denial when the store fails."""
+        try:
+            await self._sink.durable(denial)
+        except e.AuditUnavailableError:
+            log.warning("no audit record for a denial of %s, %s (operation %s)", denial.op, denial.reason, denial.opid)
 
-    def _denial(
-        self, op: str, resource: str, claims: Claims | None, kid: str, opid: str, error: e.CapabilityError
-    ) -> AuditRecord:
-        known = op in OPERATIONS
+    def _denial(self, call: _Call, error: e.CapabilityError) -> AuditRecord:
+        known = call.op in OPERATIONS
         return AuditRecord(
-            ts=now(),
-            opid=opid,
+            ts=self._clock(),
+            opid=call.opid,
             stage=Stage.DENY,
-            layer=op.split(".", maxsplit=1)[0] if known else "unknown",
-            op=op if known else printable(op, 64),
-            resource=printable(resource, 512),
+            layer=call.op.split(".")[0] if known else "unknown",
+            op=call.op if known else printable(call.op, 64),
+            resource=printable(call.resource, 512),
             decision=Decision.DENY,
             reason=error.code,
             process=self._process,
-            kid=kid,
-            subject=claims.sub if claims else "unverified",
-            issuer=claims.iss if claims else "",
-            jti=claims.jti if claims else "",
-            job=claims.job if claims else "",
-            job_uid=claims.juid if claims else "",
-            attempt=claims.att if claims else 0,
-            policy=claims.polv if claims else 0,
+            kid=call.kid,
+            **(_actor(call.claims) if call.claims else {"subject": "unverified"}),
         )
 
-    def _record(self, spec: Operation, capability: Capability, request: Contract) -> AuditRecord:
-        claims = capability.claims
+    def _record(self, spec: Operation, capability: Capability, request_sha256: str) -> AuditRecord:
         return AuditRecord(
-            ts=now(),
+            ts=self._clock(),
             opid=capability.opid,
             stage=Stage.INTENT,
             layer=spec.layer.value,
             op=spec.name,
             resource=capability.resource,
-            subject=claims.sub,
-            issuer=claims.iss,
-            jti=claims.jti,
             kid=capability.kid,
-            job=claims.job,
-            job_uid=claims.juid,
-            attempt=claims.att,
-            policy=claims.polv,
             decision=Decision.ERROR,
             reason="Pending",
-            request_sha256=hashlib.sha256(request.canonical()).hexdigest(),
+            request_sha256=request_sha256,
             process=self._process,
+            **_actor(capability.claims),
         )
 
 
+def _actor(claims: Claims) -> dict[str, Any]:
+    return {
+        "subject": claims.sub,
+        "issuer": claims.iss,
+        "jti": claims.jti,
+        "job": claims.job,
+        "job_uid": claims.juid,
+        "attempt": claims.att,
+        "policy": claims.polv,
+    }
+
+
 def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence) -> None:
-    """Judge a genuine token against one call: attempt, revocation, tenant, kind, capability, policy, one-shot.
+    """Judge a genuine token against one call: attempt, revocation, tenant, job, kind, capability, policy, one-shot.
 
     Raises the CapabilityError that names the first thing wrong. Judged on every call, never cached.
     """
-    current = 1 if claims.juid == SYSTEM else fence.attempt(claims.juid)
     if not spec.stale_ok:
-        if current is None or claims.att < current:
-            raise e.StaleEpochError("token belongs to an attempt that is over")
-        if claims.att > current:
-            raise e.FutureEpochError("token belongs to an attempt that has not begun")
+        check_attempt(claims, 1 if claims.juid == SYSTEM else fence.attempt(claims.juid))
     if fence.revoked(claims.jti):
         raise e.RevokedTokenError("token was revoked")
     segments = resources.parse(resource)
@@ -235,21 +282,52 @@ def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence) -> N
         raise e.CrossTenantError("resource is in another namespace")
     if segments[1] != spec.kind:
         raise e.PermissionDeniedError(f"operation works on {spec.kind}")
+    if spec.kind == "jobs" and segments[2] != claims.job:
+        raise e.PermissionDeniedError("resource is another job")
+    permits_now(claims.sub, spec.name, claims.polv)
     if not any(grant.op == spec.name and resources.covers(grant.res, resource) for grant in claims.cap):
         raise e.PermissionDeniedError("token does not grant this operation on this resource")
-    permits(claims.sub, spec.name)
     if spec.one_shot and not claims.one:
         raise e.OneShotRequiredError("operation needs a one-shot token")
+    if claims.one and spec.audit is not AuditClass.CONTROL:
+        # only the durable intent uses a one-shot up; elsewhere it would be good for many calls
+        raise e.PermissionDeniedError("one-shot tokens are for control calls")
+
+
+def check_attempt(claims: Claims, current: int | None) -> None:
+    """Raise StaleEpochError or FutureEpochError unless the token belongs to the current attempt (None: closed)."""
+    if current is None or claims.att < current:
+        raise e.StaleEpochError("token belongs to an attempt that is over")
+    if claims.att > current:
+        raise e.FutureEpochError("token belongs to an attempt that has not begun")
 
 
 def printable(text: str, limit: int) -> str:
     """Text for a record: ASCII without control characters, cut to `limit`."""
-    return (
-        text[:limit]
-        .encode("ascii", "backslashreplace")
-        .decode()
-        .translate(dict.fromkeys((*range(32), 127), "?"))[:limit]
-    )
+    ascii_only = text[:limit].encode("ascii", "backslashreplace").decode()
+    return ascii_only.translate(_CONTROL)[:limit]
+
+
+def _typed(spec: Operation, request: Contract) -> Contract:
+    if not isinstance(request, spec.request):
+        raise e.InvalidInputError("request", type(request).__name__, f"{spec.name} takes {spec.request.__name__}")
+    return request
+
+
+def _parsed(spec: Operation, body: Mapping[str, Any]) -> Contract:
+    """The request in a body. The error says where and what kind of fault, never the value: it may be anything."""
+    try:
+        return spec.request.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        field = printable(".".join(("request", *map(str, first["loc"]))), 256)
+        raise e.InvalidInputError(field, "(not shown)", first["type"].replace("_", " ")) from None
+
+
+def _describe(error: e.KuangchaoError) -> str:
+    """Text of an error for a record, without values that a caller sent."""
+    text = f"{error.field}: {error.why}" if isinstance(error, e.InvalidInputError) else str(error)
+    return text[:1024]
 
 
 async def _maybe(value: Any) -> Any:

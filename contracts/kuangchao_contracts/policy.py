@@ -3,9 +3,10 @@
 Checked when a token is minted and again on every call, so narrowing this bites at once, without revoking tokens.
 """
 
-from kuangchao_contracts.errors import PermissionDeniedError, SeparationOfDutyError
+from kuangchao_contracts.errors import DeniedError, PermissionDeniedError, SeparationOfDutyError, StalePolicyError
 
 GENERATION = 1
+"""Of the table below; raised by whoever changes it. Tokens carry the generation that they were minted under."""
 
 ALLOW: dict[str, frozenset[str]] = {
     "layer:execution": frozenset(
@@ -58,3 +59,19 @@ def permits(subject: str, op: str) -> None:
         raise SeparationOfDutyError("governance only reads")
     if op not in ALLOW.get(role(subject), frozenset()):
         raise PermissionDeniedError("policy does not allow this operation to this subject")
+
+
+def permits_now(subject: str, op: str, minted_under: int) -> None:
+    """`permits` for a token that was minted earlier.
+
+    A token of an older generation is good while the current table still allows the call, so a reload disturbs nobody
+    who keeps the right; refused, it raises StalePolicyError, as does a generation that this process does not know yet.
+    """
+    if minted_under > GENERATION:
+        raise StalePolicyError("token was minted under a policy that is not known here yet")
+    try:
+        permits(subject, op)
+    except DeniedError:
+        if minted_under < GENERATION:
+            raise StalePolicyError("the policy has changed since the token was minted") from None
+        raise

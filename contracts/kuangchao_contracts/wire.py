@@ -12,9 +12,9 @@ TOKEN_BUNDLE: Final = "bundle.json"
 
 
 class CallEnvelope(Contract):
-    """Body of a call."""
+    """Body of a call. The length of `resource` is judged by the gate, so that a refusal is recorded."""
 
-    resource: Annotated[str, Field(max_length=512)]
+    resource: str
     request: dict[str, Any]
 
 
@@ -26,13 +26,32 @@ class ErrorReply(Contract):
     opid: Annotated[str, Field(max_length=32)] = ""
 
 
+def bundle_key(role: str, audience: str) -> str:
+    """Key of a token in a bundle: who presents it to whom, as `agent/kc:execution`."""
+    return f"{role}/{audience}"
+
+
 class TokenBundle(Contract):
-    """What is in a pod's key of the token Secret: one lease per audience. Hidden from repr and logs."""
+    """What is in a pod's key of the token Secret: one lease per role and audience. Hidden from repr and logs.
+
+    Keys are `<role>/<audience>`. Agent and ranks are different subjects with different rights:
+    `agent/kc:execution` join, heartbeat; `agent/kc:state` restore_point; `agent/kc:interface` feed, and exchange for
+    the one-shots that this lease also lists (commit_checkpoint, useless as long as it is only a lease);
+    `rank/kc:topology`, `rank/kc:execution`, `rank/kc:state` the calls inside a rank process, shared by the pod's ranks.
+    A process hands its ranks the `rank/` keys only. The governance process has `governance/kc:governance`.
+    """
 
     tokens: Annotated[dict[str, str], Field(repr=False)]
     attempt: int
     expires: int
     """Unix seconds of the earliest expiry."""
+
+    def token(self, role: str, audience: str) -> str:
+        """The lease that this role presents to this audience. Raises MalformedTokenError when the bundle lacks it."""
+        try:
+            return self.tokens[bundle_key(role, audience)]
+        except KeyError:
+            raise e.MalformedTokenError(f"bundle holds no token for {bundle_key(role, audience)}") from None
 
 
 _STATUS: Final[dict[type[e.KuangchaoError], int]] = {
