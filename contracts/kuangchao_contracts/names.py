@@ -6,6 +6,8 @@ GROUP = "kuangchao.io"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 FIELD_MANAGER = "kuangchao-operator"
+CONTROLLER = f"{GROUP}/operator"
+"""Value of spec.managedBy that means us; any other value means that we stand aside."""
 FINALIZER = f"{GROUP}/cleanup"
 
 LABEL_JOB = f"{GROUP}/job"

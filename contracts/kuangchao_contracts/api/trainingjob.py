@@ -237,6 +237,7 @@ class TrainingJobStatus(Contract):
     incarnation: Annotated[int, Field(ge=0)] = 0
     restarts: Annotated[int, Field(ge=0)] = 0
     infrastructure_restarts: Annotated[int, Field(ge=0)] = 0
+    restarts_without_progress: Annotated[int, Field(ge=0)] = 0
     retry_generation: Annotated[int, Field(ge=0)] = 0
     allocation: Annotated[tuple[NodeShare, ...], Field(max_length=4096)] = ()
     avoid_nodes: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()

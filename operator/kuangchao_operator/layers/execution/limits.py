@@ -20,6 +20,8 @@ PEER_LOSS: Final = 17.0
 """A rank that only says that its peer is gone is no cause: wait this long for the cause, longer than AGENT_LOST."""
 TOKEN_RENEWAL: Final = 90.0
 """Leases live 300 s and are minted anew at this age."""
+REPEAT: Final = 5.0
+"""A Stop whose effect is not seen is asked for again after this time."""
 MIN_WAKE: Final = 0.1
 EXPLAINED_POSITIONS: Final = 10
 """Only so many jobs at the head of a queue get exact numbers in status, so that one change never writes to all."""

@@ -117,6 +117,8 @@ class JobSnapshot(Contract):
     """(attempt, incarnation) of the newest launch done in this process."""
     reclaimed: bool = False
     """Whether Reclaim was done in this process since the newest launch."""
+    stop_done: "StopDone | None" = None
+    """The newest Stop that was done in this process: an equal one is not asked for again for a moment."""
     storage_problem: str | None = None
     """Why the checkpoint claim cannot be used (missing, path in use by another job); None: fine or unused."""
     storage_reason: Reason | None = None
@@ -177,6 +179,13 @@ class Reclaim(Contract):
     kind: Literal["reclaim"] = "reclaim"
 
 
+class StopDone(Contract):
+    """A Stop and when it was done."""
+
+    stop: Stop
+    at: datetime
+
+
 class Assess(Contract):
     """Hand the fault to state."""
 
@@ -208,11 +217,14 @@ class Decision(Contract):
     `status` None: nothing to store. `wake_after_seconds`: look again then even if nothing happens; None: only on change.
     `released`: the job holds nothing any more, so the shell may let a deleted job go.
 
-    Actions are repeated until the facts show their effect: `JobMemory` keeps those facts that only the shell knows and
-    holds back what was just done. Emit alone goes with the status it comes with and is never repeated.
+    Actions are repeated until the facts show their effect, so the shell must keep those facts that only it knows
+    (`launched`, `reclaimed`, `stop_done`, ...). Emit alone goes with the status it comes with and is never repeated.
     """
 
     status: TrainingJobStatus | None
     actions: tuple[Action, ...] = ()
     wake_after_seconds: Annotated[float, Field(gt=0)] | None = None
     released: bool = False
+
+
+JobSnapshot.model_rebuild()
