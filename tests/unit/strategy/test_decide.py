@@ -1,0 +1,245 @@
+"""The search: what it prefers, that it never changes the batch, and that equal requests give equal bytes."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.capability import Capability
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.plan import (
+    Axis,
+    DeviceShape,
+    MeasuredModel,
+    Parallelism,
+    ParallelPlan,
+    PlanOutcome,
+    PlanRequest,
+    TrainingSpec,
+    TransformerModel,
+)
+from kuangchao_contracts.ports import operations
+from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
+from kuangchao_contracts.tokens import Claims, Grant
+from kuangchao_operator.layers.strategy import memory
+from kuangchao_operator.layers.strategy.decide import plan, replan
+from kuangchao_operator.layers.strategy.service import StrategyService
+
+MIB, GIB = 2**20, 2**30
+CAPABILITY = Capability(
+    op="strategy.plan", resource="ns/jobs/j", opid="o", kid="k",
+    claims=Claims(iss="i", sub="s", aud="kc:strategy", iat=1, nbf=1, exp=2, jti="j" * 22, ns="ns", job="j", juid="u",
+                  att=1, polv=0, one=False, cap=(Grant(op="strategy.plan", res="ns/jobs/j"),)),
+)
+CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2 * GIB, per_node=4, nodes=3)
+MODEL = MeasuredModel(parameters=1_000_000, activation_bytes_per_sample=100 * MIB)
+
+
+def request(**changes: Any) -> PlanRequest:
+    base = PlanRequest(devices=4, per_pod=2, shapes=(CPU,), model=MODEL, training=TrainingSpec(global_batch=64))
+    return base.replace(**changes)
+
+
+def planned(outcome: PlanOutcome) -> ParallelPlan:
+    assert outcome.infeasible is None, outcome.infeasible
+    assert outcome.plan is not None
+    return outcome.plan
+
+
+def valid(model: type[Contract], /, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(fields).map(model.model_validate)
+
+
+models = st.one_of(
+    st.none(),
+    valid(MeasuredModel, parameters=st.integers(1, 10**9), activation_bytes_per_sample=st.integers(0, 10**9)),
+    valid(TransformerModel, layers=st.integers(1, 8), hidden=st.just(256), heads=st.sampled_from([1, 2, 4, 8]),
+          ffn=st.integers(1, 4096), vocab=st.integers(1, 50_000)),
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> PlanRequest:
+    per_pod = draw(st.integers(1, 8))
+    shapes = draw(st.lists(valid(
+        DeviceShape, kind=st.sampled_from(["cpu", "gpu"]), model=st.sampled_from(["a", "b"]),
+        memory_bytes=st.integers(0, 64 * GIB), per_node=st.integers(1, 16), nodes=st.integers(1, 64)), max_size=3))
+    return PlanRequest(
+        devices=per_pod * draw(st.integers(1, 32)), per_pod=per_pod, shapes=tuple(shapes), model=draw(models),
+        training=TrainingSpec(global_batch=draw(st.integers(1, 64)) * draw(st.sampled_from([1, 8, 64])),
+                              sequence_length=draw(st.sampled_from([None, 128]))),
+        parallelism=Parallelism(data=draw(st.sampled_from([None, 2, 8])), tensor=draw(st.sampled_from([None, 1, 2])),
+                                micro_batch=draw(st.sampled_from([None, 1, 4]))),
+        managed=draw(st.booleans()), measured_peak_bytes=draw(st.none() | st.integers(1, 64 * GIB)),
+    )
+
+
+@given(wish=requests())
+def test_any_request_has_one_answer_of_the_promised_form(wish: PlanRequest) -> None:
+    outcome = plan(wish)
+    assert (outcome.plan is None) != (outcome.infeasible is None)
+    assert plan(PlanRequest.model_validate_json(wish.canonical())).canonical() == outcome.canonical()
+    if outcome.plan is None:
+        return
+    made = outcome.plan
+    assert made.global_batch == wish.training.global_batch
+    assert not wish.managed or made.micro_batch * made.data * made.accumulation_steps == made.global_batch
+    assert made.pods * made.per_pod == made.world_size == wish.devices
+    assert made.tensor * made.pipeline * made.context * made.expert * made.data == made.world_size
+    assert made.request_digest == wish.content_hash()
+    assert ParallelPlan.model_validate(json.loads(made.canonical())).hash == made.hash
+    assert made.replace(alternatives=()).replace(alternatives=made.alternatives).hash == made.hash
+    for stage in made.memory:
+        assert stage.reserved_bytes <= made.device_memory_bytes
+
+
+@given(wish=requests())
+def test_groups_cover_every_rank_exactly_once(wish: PlanRequest) -> None:
+    made = plan(wish).plan
+    if made is None:
+        return
+    coordinates = Counter(
+        tuple(made.coordinate(rank, axis) for axis in Axis) for rank in range(made.world_size)
+    )
+    assert set(coordinates.values()) == {1}
+    assert len(coordinates) == made.world_size
+
+
+def test_the_whole_share_of_a_rank_is_preferred_when_it_fits() -> None:
+    made = planned(plan(request(training=TrainingSpec(global_batch=16))))
+    assert (made.data, made.micro_batch, made.accumulation_steps, made.pods) == (4, 4, 1, 2)
+    assert made.alternatives == ()
+    assert made.memory_checked
+    assert made.summary() == "dp4"
+
+
+def test_accumulation_takes_over_where_the_share_does_not_fit() -> None:
+    """16 samples of 100 MiB do not fit 2 GiB, 8 do."""
+    made = planned(plan(request()))
+    assert (made.micro_batch, made.accumulation_steps) == (8, 2)
+    assert [a.summary for a in made.alternatives] == ["dp4 micro-batch 16"]
+    assert "usable" in made.alternatives[0].reason
+
+
+def test_what_does_not_fit_shows_the_arithmetic_and_what_would() -> None:
+    why = plan(request(model=MODEL.replace(parameters=7_000_000_000))).infeasible
+    assert why is not None
+    assert why.reason == "Infeasible"
+    assert why.field == "deviceMemory"
+    assert "7,000,000,000 x 4 B (fp32) = 26.1 GiB" in why.message
+    assert len(why.memory) == 1
+    needed = memory.device_bytes_for(why.memory[0].reserved_bytes)
+    enough = CPU.replace(memory_bytes=needed)
+    assert plan(request(model=MODEL.replace(parameters=7_000_000_000), shapes=(enough,))).plan is not None
+    scarce = CPU.replace(memory_bytes=needed - MIB)
+    assert plan(request(model=MODEL.replace(parameters=7_000_000_000), shapes=(scarce,))).plan is None
+
+
+def test_a_pinned_micro_batch_that_does_not_fit_names_one_that_does() -> None:
+    why = plan(request(parallelism=Parallelism(micro_batch=16))).infeasible
+    assert why is not None
+    assert (why.field, why.value, why.nearest) == ("parallelism.microBatch", "16", "8")
+
+
+def test_seven_billion_on_80_gb_is_refused_and_a_small_model_is_not() -> None:
+    gpu = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 10**9, per_node=8, nodes=1)
+    training = TrainingSpec(global_batch=8, precision="fp16")
+    seven = request(devices=8, per_pod=8, shapes=(gpu,), training=training, model=MeasuredModel(parameters=7 * 10**9))
+    assert plan(seven).infeasible is not None
+    assert plan(seven.replace(model=MeasuredModel(parameters=10**9))).plan is not None
+
+
+def test_the_scarcest_device_that_may_get_a_pod_decides() -> None:
+    large = CPU.replace(memory_bytes=64 * GIB)
+    assert planned(plan(request(shapes=(large,)))).micro_batch == 16
+    assert planned(plan(request(shapes=(large, CPU)))).micro_batch == 8
+
+
+def test_without_a_model_nothing_is_claimed_about_memory() -> None:
+    made = planned(plan(request(model=None)))
+    assert not made.memory_checked
+    assert made.memory == ()
+    assert made.micro_batch == 16
+
+
+def test_a_device_of_unknown_memory_is_not_taken_for_full_or_empty() -> None:
+    made = planned(plan(request(shapes=(CPU.replace(memory_bytes=0),))))
+    assert not made.memory_checked
+
+
+def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:
+    made = planned(plan(request(managed=False, model=None, devices=6, training=TrainingSpec(global_batch=32))))
+    assert (made.data, made.pods, made.accumulation_steps, made.managed) == (6, 3, 1, False)
+    why = plan(request(managed=False, model=MeasuredModel(parameters=10**10))).infeasible
+    assert why is not None
+    assert why.field == "deviceMemory"
+    why = plan(request(managed=False)).infeasible
+    assert why is not None
+    assert (why.field, why.value, why.nearest) == ("parallelism.microBatch", "16", "8")
+
+
+def test_every_unused_axis_is_rejected_with_a_reason() -> None:
+    made = planned(plan(request()))
+    assert {axis.axis for axis in made.rejected} == {
+        "tensor", "pipeline", "context", "expert", "virtualStages", "sequence", "recompute", "sharding"
+    }
+    assert {axis.reason for axis in made.rejected} == {"not built yet: only data parallel"}
+
+
+def test_a_measured_peak_gives_a_smaller_micro_batch_and_is_named() -> None:
+    first = planned(plan(request()))
+    second = planned(plan(request(measured_peak_bytes=3 * GIB)))
+    assert second.micro_batch < first.micro_batch
+    assert second.global_batch == first.global_batch
+    assert "measured peak 3.0 GiB" in second.alternatives[-1].reason
+    assert any("measured: peak 3.0 GiB" in line for line in second.memory[0].arithmetic)
+    assert second.hash != first.hash
+
+
+def test_evidence_against_a_plan_never_gives_it_again_even_if_the_peak_seems_small() -> None:
+    previous = planned(plan(request()))
+    again = planned(replan(previous, request(measured_peak_bytes=1)))
+    assert again.micro_batch < previous.micro_batch
+    third = planned(replan(again, request(measured_peak_bytes=1)))
+    assert third.micro_batch < again.micro_batch
+
+
+def test_evidence_works_without_a_model() -> None:
+    assert planned(plan(request(model=None, measured_peak_bytes=GIB))).micro_batch == 8
+
+
+def test_at_micro_batch_one_evidence_is_the_end() -> None:
+    wish = request(training=TrainingSpec(global_batch=4))
+    why = replan(planned(plan(wish)), wish.replace(measured_peak_bytes=2 * GIB)).infeasible
+    assert why is not None
+    assert "measured peak 2.0 GiB" in why.message
+
+
+def test_evidence_against_a_pinned_micro_batch_does_not_override_the_pin() -> None:
+    wish = request(parallelism=Parallelism(micro_batch=8))
+    why = replan(planned(plan(wish)), wish.replace(measured_peak_bytes=2 * GIB)).infeasible
+    assert why is not None
+    assert (why.field, why.value) == ("parallelism.microBatch", "8")
+    assert why.nearest is not None
+    assert int(why.nearest) < 8
+
+
+async def test_the_service_answers_for_every_operation_of_its_port() -> None:
+    service = StrategyService()
+    assert set(operations(StrategyControl)) == {"strategy.plan", "strategy.replan"}
+    outcome = await service.plan(CAPABILITY, request())
+    assert outcome == plan(request())
+    wish = request(measured_peak_bytes=3 * GIB)
+    again = await service.replan(CAPABILITY, ReplanRequest(previous=planned(outcome), request=wish))
+    assert again == replan(planned(outcome), wish)
+
+
+async def test_the_service_replaces_no_plan_without_evidence() -> None:
+    asked = ReplanRequest(previous=planned(plan(request())), request=request())
+    with pytest.raises(InvalidInputError) as refused:
+        await StrategyService().replan(CAPABILITY, asked)
+    assert refused.value.field == "request.measuredPeakBytes"

@@ -1,0 +1,151 @@
+"""Each law: what breaks it, what the user is told, and the nearest legal value."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kuangchao_contracts.plan import (
+    DeviceShape,
+    Infeasible,
+    Parallelism,
+    ParallelismMode,
+    PlanRequest,
+    Recompute,
+    Sharding,
+    TrainingSpec,
+    TransformerModel,
+)
+from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy.decide import plan
+
+SHAPE = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 2**30, per_node=8, nodes=2)
+
+
+def request(devices: int = 4, per_pod: int = 1, batch: int = 32, **changes: Any) -> PlanRequest:
+    parallelism = changes.pop("parallelism", Parallelism())
+    return PlanRequest(devices=devices, per_pod=per_pod, shapes=changes.pop("shapes", (SHAPE,)),
+                       training=TrainingSpec(global_batch=batch), parallelism=parallelism, **changes)
+
+
+def refusal(wish: PlanRequest) -> Infeasible:
+    outcome = plan(wish)
+    assert outcome.plan is None
+    assert outcome.infeasible is not None
+    return outcome.infeasible
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_two() -> None:
+    why = refusal(request(batch=30))
+    assert (why.reason, why.field, why.value, why.nearest) == ("Infeasible", "training.globalBatch", "30", "28 or 32")
+    assert "devices.count: 3 or 5" in why.message
+
+
+def test_a_batch_below_the_ranks_has_one_neighbour() -> None:
+    assert refusal(request(devices=8, batch=5)).nearest == "8"
+
+
+@pytest.mark.parametrize(
+    ("pin", "value"),
+    [
+        ("tensor", 2), ("pipeline", 2), ("context", 2), ("expert", 2), ("virtual_stages", 2), ("sequence", True),
+        ("recompute", Recompute.FULL), ("sharding", Sharding.FULL),
+    ],
+)
+@pytest.mark.parametrize("managed", [True, False])
+def test_an_axis_that_is_not_built_is_refused_not_ignored(pin: str, value: object, managed: bool) -> None:
+    why = refusal(request(parallelism=Parallelism.model_validate({pin: value}), managed=managed))
+    assert why.reason == "Infeasible"
+    assert why.field is not None
+    assert why.field.lower() == f"parallelism.{pin.replace('_', '')}"
+    assert why.nearest in {"1", "false", "none"}
+    assert "only data parallel" in why.message
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [{"tensor": 1}, {"sequence": False}, {"recompute": "none"}, {"sharding": "none"}, {"data": 4},
+     {"virtualStages": 1}],
+)
+def test_pins_at_the_one_legal_value_are_fine(pin: dict[str, object]) -> None:
+    assert plan(request(parallelism=Parallelism.model_validate(pin))).plan is not None
+
+
+def test_data_that_is_not_the_device_count_contradicts_it() -> None:
+    why = refusal(request(parallelism=Parallelism(data=3)))
+    assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "parallelism.data", "4")
+    assert "parallelism.data=3" in why.message
+    assert "devices.count=4" in why.message
+
+
+def test_manual_means_one_for_what_is_not_given() -> None:
+    why = refusal(request(parallelism=Parallelism(mode=ParallelismMode.MANUAL)))
+    assert "parallelism.data=1 (Manual" in why.message
+    made = plan(request(parallelism=Parallelism(mode=ParallelismMode.MANUAL, data=4))).plan
+    assert made is not None
+    assert (made.micro_batch, made.accumulation_steps) == (1, 8)
+
+
+def test_a_micro_batch_that_does_not_divide_names_both_fields() -> None:
+    why = refusal(request(parallelism=Parallelism(micro_batch=3)))
+    assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "parallelism.microBatch", "2 or 4")
+    assert "training.globalBatch=32" in why.message
+
+
+def test_a_micro_batch_above_the_share_of_a_rank() -> None:
+    assert refusal(request(parallelism=Parallelism(micro_batch=64))).nearest == "8"
+
+
+def test_a_pod_must_fit_on_one_node() -> None:
+    why = refusal(request(devices=16, per_pod=16))
+    assert (why.field, why.value, why.nearest) == ("devices.perPod", "16", "8")
+    assert "perPod=16" in why.message
+    assert "perNode" in why.message
+
+
+def test_more_devices_than_the_pool_has() -> None:
+    why = refusal(request(devices=32, batch=32))
+    assert (why.field, why.value, why.nearest) == ("devices.count", "32", "16")
+
+
+def test_left_over_devices_of_a_node_do_not_count() -> None:
+    """Nodes of 8 hold two pods of 3: 12 of 16 devices."""
+    assert laws.capacity(request(devices=15, per_pod=3, batch=30)) == 12
+    assert refusal(request(devices=15, per_pod=3, batch=30)).nearest == "12"
+
+
+def test_small_nodes_do_not_host_large_pods() -> None:
+    small = DeviceShape(kind="gpu", model="T4", memory_bytes=16 * 2**30, per_node=2, nodes=50)
+    made = plan(request(devices=8, per_pod=4, shapes=(SHAPE, small))).plan
+    assert made is not None
+    assert made.device_memory_bytes == SHAPE.memory_bytes
+
+
+def test_whole_pods_only() -> None:
+    why = refusal(request(devices=5, per_pod=2, batch=40))
+    assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 6")
+
+
+def test_an_empty_pool_is_said() -> None:
+    assert "no devices" in refusal(request(shapes=())).message
+
+
+def test_a_transformer_needs_its_sequence_length_and_whole_heads() -> None:
+    model = TransformerModel(layers=1, hidden=64, heads=5, ffn=128, vocab=100)
+    assert refusal(request(model=model.replace(heads=4))).field == "training.sequenceLength"
+    wish = request(model=model)
+    why = refusal(wish.replace(training=wish.training.replace(sequence_length=8)))
+    assert (why.reason, why.field, why.nearest) == ("InvalidSpec", "model.heads", "4 or 8")
+
+
+@given(value=st.integers(1, 10_000))
+def test_divisors_are_all_and_falling(value: int) -> None:
+    assert list(laws.divisors(value)) == [n for n in range(value, 0, -1) if value % n == 0]
+
+
+@given(value=st.integers(1, 10_000), base=st.integers(1, 500))
+def test_nearest_multiples_enclose_the_value(value: int, base: int) -> None:
+    near = laws.nearest_multiples(value, base)
+    assert all(n % base == 0 and n > 0 and abs(n - value) <= base for n in near)
+    assert near[-1] > value
