@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
 
 from kuangchao_contracts.errors import ConflictError, KuangchaoError, UnavailableError
 
@@ -46,7 +46,8 @@ class RefusedError(KuangchaoError):
 class KubeApi:
     """The API server."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: Any) -> None:
+        """`client` is a kubernetes.aio ApiClient (whose methods bear no types)."""
         self._client = client
 
     async def close(self) -> None:
@@ -102,13 +103,14 @@ class KubeApi:
 
 
 async def connect() -> KubeApi:
-    """The API server of the pod that this runs in, else that of $KUBECONFIG. The pod's token is read again as it ages."""
-    configuration = Configuration()
+    """The API server of the pod that this runs in, else that of $KUBECONFIG. A pod's token is read again as it ages."""
+    configs: Any = kubernetes_config
+    configuration = kubernetes_client.Configuration()
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        load_incluster_config(client_configuration=configuration)
+        configs.load_incluster_config(client_configuration=configuration)
     else:
-        await load_kube_config(client_configuration=configuration)
-    return KubeApi(ApiClient(configuration))
+        await configs.load_kube_config(client_configuration=configuration)
+    return KubeApi(kubernetes_client.ApiClient(configuration))
 
 
 def _decoded(text: bytes | str) -> dict[str, Any]:

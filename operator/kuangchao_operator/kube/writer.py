@@ -73,7 +73,7 @@ class Writer:
                 raise
 
     async def finalizer(self, body: dict[str, Any], *, present: bool) -> None:
-        """Own or disown our finalizer on an object of ours; other controllers' finalizers are theirs. Gone is success."""
+        """Own or disown our finalizer on an object of ours; others' finalizers are theirs. Gone is success."""
         there = body["metadata"]
         metadata = {key: there[key] for key in ("name", "namespace", "uid") if there.get(key)}
         if present:

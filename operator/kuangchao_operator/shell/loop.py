@@ -14,13 +14,13 @@ from typing import Final
 
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import TrainingJobStatus
-from kuangchao_contracts.errors import ChildRefusedError, ConflictError, KuangchaoError, UnavailableError
+from kuangchao_contracts.errors import ConflictError, KuangchaoError, UnavailableError
 from kuangchao_operator.facts.store import JobStore, Mutation
-from kuangchao_operator.layers.execution.memory import JobMemory
-from kuangchao_operator.layers.execution.model import Action, Decision, Emit, JobSnapshot, Launch
+from kuangchao_operator.layers.execution.model import Action, Decision, Emit, JobSnapshot
 from kuangchao_operator.shell.actions import Actions
 from kuangchao_operator.shell.fencing import align, ended
 from kuangchao_operator.shell.locks import PoolLocks
+from kuangchao_operator.shell.memory import JobMemory
 from kuangchao_operator.shell.ports import Effects, Facts, Fencing
 
 MAX_TURNS: Final = 32
@@ -72,16 +72,15 @@ class JobLoop:
     def __init__(self, key: JobKey, ports: LoopPorts) -> None:
         self._key, self._ports = key, ports
         self._memory = JobMemory()
-        self._failed: set[str] = set()
-        self._refusal: ChildRefusedError | None = None
         self._event, self._urgent = asyncio.Event(), asyncio.Event()
         self._settled = False
 
     def wake(self, *, urgent: bool = False) -> None:
         """Something that concerns this job has changed. `urgent`: its owner did it, so no back-off may delay it."""
-        self._event.set()
         if urgent:
+            self._memory.forgive()
             self._urgent.set()
+        self._event.set()
 
     async def run(self) -> None:
         """Run until settled. Cancellation is the only other way out."""
@@ -161,13 +160,8 @@ class JobLoop:
         snapshot = await self._ports.facts.snapshot(self._key.namespace, self._key.name)
         if snapshot is None or snapshot.job.metadata.uid != self._key.uid:
             return None
-        remembered = {
-            **self._memory.facts(),
-            "child_error": str(self._refusal) if self._refusal else None,
-            "child_error_final": self._refusal is not None and self._refusal.final,
-        }
         # copied without validation: every value was validated when it was made
-        snapshot = snapshot.model_copy(update=remembered)
+        snapshot = snapshot.model_copy(update=self._memory.facts())
         return snapshot, self._ports.decide(snapshot)
 
     async def _store(self, snapshot: JobSnapshot, decision: Decision) -> TrainingJob:
@@ -178,13 +172,12 @@ class JobLoop:
 
     async def _act(self, job: TrainingJob, decision: Decision) -> bool:
         """Do what is due, in order. Behind an action that failed only events are still told. Returns: anything done."""
-        due = self._memory.due(decision.actions, self._ports.clock())
         acted = blocked = False
         for action in decision.actions:
-            if action not in due:
-                blocked = blocked or action.content_hash() in self._failed
-            elif isinstance(action, Emit):
+            if isinstance(action, Emit):
                 await self._try(job, action)
+            elif not self._memory.due(action, self._ports.clock()):
+                blocked = blocked or self._memory.failing(action)
             elif not blocked:
                 acted = True
                 blocked = not await self._try(job, action)
@@ -195,15 +188,9 @@ class JobLoop:
             answer = await self._ports.actions.run(job, action)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the action is tried again later
             self._complain(action.kind, error)
-            self._memory.failed(action, self._ports.clock())
-            self._failed.add(action.content_hash())
-            if isinstance(error, ChildRefusedError):
-                self._refusal = error
+            self._memory.failed(action, error, self._ports.clock())
             return False
         self._memory.done(action, answer, self._ports.clock())
-        self._failed.discard(action.content_hash())
-        if isinstance(action, Launch):
-            self._refusal = None
         return True
 
     async def _let_go(self, job: TrainingJob, decision: Decision) -> None:

@@ -1,0 +1,92 @@
+"""What the operator keeps of a pod: a few scalars instead of its body. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from kuangchao_contracts import names
+from kuangchao_operator.kube.writer import controller_uid
+from kuangchao_operator.layers.execution.model import PodFact
+
+MAX_TEXT: Final = 4096
+_PHASES: Final = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod that bears our labels, whoever made it."""
+
+    namespace: str
+    uid: str
+    job: str
+    job_uid: str
+    fact: PodFact
+
+
+def pod_record(body: dict[str, Any]) -> PodRecord | None:
+    """The record of a pod; None when its labels are not those of a pod of ours."""
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    numbers = [_number(labels.get(key)) for key in (names.LABEL_POD_INDEX, names.LABEL_INCARNATION)]
+    job_uid = labels.get(names.LABEL_JOB_UID)
+    if not job_uid or numbers[0] is None or numbers[1] is None:
+        return None
+    fact = pod_fact(body, numbers[0], numbers[1], owned=controller_uid(body) == job_uid)
+    return PodRecord(metadata["namespace"], metadata["uid"], labels.get(names.LABEL_JOB, ""), job_uid, fact)
+
+
+def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool) -> PodFact:
+    """The facts of one pod. Only the first container is the training's; side-cars do not decide anything."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    spec = body.get("spec") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    containers = spec.get("containers") or ()
+    main = _container(status, str(containers[0]["name"]) if containers else "")
+    waiting = _waiting(status, main, conditions)
+    ended = (main.get("state") or {}).get("terminated") or {}
+    exit_reason = str(ended.get("reason") or status.get("reason") or "")[:256]
+    return PodFact(
+        name=metadata["name"],
+        index=index,
+        incarnation=incarnation,
+        attempt=_number((metadata.get("labels") or {}).get(names.LABEL_ATTEMPT)) or 0,
+        node=spec.get("nodeName"),
+        phase=status.get("phase") if status.get("phase") in _PHASES else "Pending",
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        deleting=bool(metadata.get("deletionTimestamp")),
+        owned=owned,
+        waiting_reason=waiting[0],
+        waiting_message=waiting[1],
+        exit_code=ended.get("exitCode"),
+        exit_reason=exit_reason,
+        termination_message=str(ended.get("message") or status.get("message") or "")[:MAX_TEXT],
+        finished_at=_time(ended.get("finishedAt")),
+        disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
+    )
+
+
+def _container(status: dict[str, Any], name: str) -> dict[str, Any]:
+    found = (c for c in status.get("containerStatuses") or () if c.get("name") == name)
+    return next(found, {})
+
+
+def _waiting(status: dict[str, Any], main: dict[str, Any], conditions: dict[str, Any]) -> tuple[str, str]:
+    """Why the training container does not run yet: its own state, an init container's, or the scheduler's word."""
+    states = [main, *(status.get("initContainerStatuses") or ())]
+    for state in states:
+        waiting = (state.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            return str(waiting["reason"])[:256], str(waiting.get("message") or "")[:1024]
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return str(scheduled.get("reason") or "")[:256], str(scheduled.get("message") or "")[:1024]
+    plain = (main.get("state") or {}).get("waiting") or {}
+    return str(plain.get("reason") or "")[:256], str(plain.get("message") or "")[:1024]
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) <= 9 else None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
