@@ -1,4 +1,4 @@
-"""Writes `crds/` from the models of the kinds: `python -m kuangchao_operator.api.crdgen DIRECTORY [--check]`.
+"""Writes the CRDs from the models of the kinds: `python -m kuangchao_operator.api.crdgen DIR [--chart] [--check]`.
 
 The models in contracts are the one source; what this writes is committed and compared in tests. Build time only: the
 operator never creates or changes a CustomResourceDefinition.
@@ -103,14 +103,22 @@ def render(model: type[CustomObject]) -> str:
     return text
 
 
-def files() -> dict[str, str]:
-    """Name -> content of everything in `crds/`."""
-    return {f"{GROUP}_{model.plural}.yaml": render(model) for model in KINDS}
+def chart_template(text: str) -> str:
+    """The same file as a template of the chart, where values switch it off or keep it on uninstall."""
+    head = "metadata:\n"
+    annotations = "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
+    body = text.replace(head, head + annotations, 1)
+    return "{{- if .Values.crds.enabled }}\n" + body + "{{- end }}\n"
 
 
-def differing(directory: Path) -> list[str]:
+def files(*, chart: bool = False) -> dict[str, str]:
+    """Name -> content of everything in the directory."""
+    wrap = chart_template if chart else str
+    return {f"{GROUP}_{model.plural}.yaml": wrap(render(model)) for model in KINDS}
+
+
+def differing(directory: Path, wanted: dict[str, str]) -> list[str]:
     """Names of the files that are missing, stale or of no kind."""
-    wanted = files()
     found = {path.name: path.read_text() for path in directory.glob("*.yaml")}
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
@@ -119,15 +127,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the files, or with --check only say which ones differ."""
     parser = argparse.ArgumentParser(prog="crdgen")
     parser.add_argument("directory", type=Path)
+    parser.add_argument("--chart", action="store_true", help="as templates of the Helm chart")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
     options = parser.parse_args(arguments)
-    stale = differing(options.directory)
+    wanted = files(chart=options.chart)
+    stale = differing(options.directory, wanted)
     if options.check:
         for name in stale:
             sys.stderr.write(f"{options.directory / name} is not what `make crds` writes\n")
         return 1 if stale else 0
     options.directory.mkdir(parents=True, exist_ok=True)
-    wanted = files()
     for name in stale:
         path = options.directory / name
         if name in wanted:
