@@ -192,3 +192,7 @@ class UnavailableError(KuangchaoError):
 
 class StepOrderError(KuangchaoError):
     """A step id was submitted twice, skipped or out of order."""
+
+
+class PeerLostError(KuangchaoError):
+    """A collective failed because another rank or the link to it is gone; the fault lies elsewhere."""
