@@ -1,19 +1,32 @@
 """`kuangchao audit`: asks governance through the API server's service proxy. Reads only."""
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
 
-from kuangchao_contracts.audit import AuditPage, AuditQuery, Decision, StoredRecord
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, ReleaseNamespace, point_in_time
 from kuangchao_operator.cli.output import Format, Output, emit_json, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kuangchao_contracts.audit import AuditPage, AuditQuery, StoredRecord
     from kuangchao_operator.cli.cluster import Cluster
+
+
+class Result(StrEnum):
+    """How a call ended; the words of the audit record."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    ERROR = "error"
+
 
 SERVICE = "http:kuangchao-governance:8080"
 COLUMNS = ("time", "stage", "subject", "operation", "resource", "attempt", "result", "reason", "count")
@@ -25,9 +38,11 @@ def query(
     subject: Annotated[str | None, typer.Option(help="layer:execution, agent:..., rank:...")] = None,
     operation: Annotated[str | None, typer.Option(help="execution.launch, state.commit_checkpoint, ...")] = None,
     resource: Annotated[str | None, typer.Option(help="<namespace>/<kind>/<name>, or its first segments.")] = None,
-    result: Annotated[Decision | None, typer.Option(help="How it ended.")] = None,
+    result: Annotated[Result | None, typer.Option(help="How it ended.")] = None,
     job: Annotated[str | None, typer.Option(help="Name of a TrainingJob.")] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only resources of this namespace.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only resources of this namespace.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Records at most.")] = 1_000,
     context: Context = None,
     release_namespace: ReleaseNamespace = RELEASE_NAMESPACE,
@@ -38,19 +53,31 @@ def query(
     JSON: {"records": [{seq, previous, record: {ts, opid, stage, layer, op, resource, subject, job, attempt, decision,
     reason, ...}}], "droppedReads": N, "truncated": bool}
     """
+    from kuangchao_contracts.audit import AuditQuery, Decision
     from kuangchao_operator.cli.cluster import Cluster
 
     now = datetime.now(UTC)
-    wanted = AuditQuery(since=point_in_time("--since", since, now), until=point_in_time("--until", until, now),
-                        subject=subject, operation=operation, resource=within(namespace, resource), result=result,
-                        job=job)
+    wanted = AuditQuery(
+        since=point_in_time("--since", since, now),
+        until=point_in_time("--until", until, now),
+        subject=subject,
+        operation=operation,
+        resource=within(namespace, resource),
+        result=Decision(result) if result else None,
+        job=job,
+    )
     if wanted.since and wanted.until and wanted.since >= wanted.until:
         raise InvalidInputError("--since", since, f"is not before --until {until}")
     reader = _Reader(Cluster(context), release_namespace, wanted, limit)
     records = list(reader.records())
     if output is Format.JSON:
-        emit_json({"records": [item.wire() for item in records], "droppedReads": reader.dropped,
-                   "truncated": reader.truncated})
+        emit_json(
+            {
+                "records": [item.wire() for item in records],
+                "droppedReads": reader.dropped,
+                "truncated": reader.truncated,
+            }
+        )
         return
     print(table(COLUMNS, [row(item) for item in records]))
     if reader.dropped:
@@ -69,14 +96,23 @@ def within(namespace: str | None, resource: str | None) -> str | None:
 def row(item: StoredRecord) -> tuple[str, ...]:
     """A record as a line of the table."""
     record = item.record
-    return (record.ts.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), record.stage, record.subject, record.op, record.resource,
-            str(record.attempt), record.decision, record.reason or "-", str(record.count))
+    return (
+        record.ts.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        record.stage,
+        record.subject,
+        record.op,
+        record.resource,
+        str(record.attempt),
+        record.decision,
+        record.reason or "-",
+        str(record.count),
+    )
 
 
 class _Reader:
     """Follows the pages of an answer up to a limit."""
 
-    def __init__(self, cluster: "Cluster", namespace: str, query: AuditQuery, limit: int) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, query: AuditQuery, limit: int) -> None:
         self._cluster, self._query, self._limit = cluster, query, limit
         self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/services/{SERVICE}/proxy/v1/audit"
         self.dropped, self.truncated = 0, False
@@ -95,5 +131,7 @@ class _Reader:
         self.truncated = True
 
     def _page(self, query: AuditQuery) -> AuditPage:
+        from kuangchao_contracts.audit import AuditPage
+
         texts = {name: str(value) for name, value in query.wire().items()}
         return AuditPage.model_validate(self._cluster.request("GET", self._path, query=texts))

@@ -11,8 +11,13 @@ from kubernetes.client.exceptions import ApiException
 
 from kuangchao_contracts.api import ParallelPlanObject, ResourceDescriptorObject, ResourcePool, TrainingJob
 from kuangchao_contracts.api.meta import CustomObject
-from kuangchao_contracts.errors import ConflictError, InvalidInputError, KuangchaoError, PermissionDeniedError
-from kuangchao_contracts.errors import UnavailableError
+from kuangchao_contracts.errors import (
+    ConflictError,
+    InvalidInputError,
+    KuangchaoError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from kuangchao_contracts.names import GROUP, VERSION
 
 TIMEOUT_SECONDS = 20
@@ -51,7 +56,9 @@ class Cluster:
 
     def plan(self, name: str) -> ParallelPlanObject:
         """The recorded plan of a job. Raises NotFoundError."""
-        return ParallelPlanObject.model_validate(self.request("GET", self._path(ParallelPlanObject, self.namespace, name)))
+        return ParallelPlanObject.model_validate(
+            self.request("GET", self._path(ParallelPlanObject, self.namespace, name))
+        )
 
     def patch_job(self, name: str, spec: Mapping[str, Any], resource_version: str | None = None) -> TrainingJob:
         """Change fields of a job's spec. Raises ConflictError when a given resourceVersion is no longer the newest."""
@@ -70,7 +77,8 @@ class Cluster:
     ) -> Any:
         """One call to the API server; the decoded JSON answer. Raises the KuangchaoError that fits a refusal."""
         with translated(path):
-            return json.loads(self._send(method, path, body, query, TIMEOUT_SECONDS).read())
+            reply = self._send(method, path, body, query, TIMEOUT_SECONDS)
+            return json.loads(reply.read())
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, str], idle_seconds: float | None) -> Iterator[Iterator[bytes]]:
@@ -82,11 +90,18 @@ class Cluster:
             finally:
                 reply.close()
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str] | None,
-              timeout: Any) -> Any:
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str] | None, timeout: Any
+    ) -> Any:
         headers = {"Accept": "application/json, */*"} | ({"Content-Type": MERGE_PATCH} if method == "PATCH" else {})
-        call = self._api.param_serialize(method, path, query_params=list((query or {}).items()), header_params=headers,
-                                         body=body, auth_settings=["BearerToken"])
+        call = self._api.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
         reply = self._api.call_api(*call, _request_timeout=timeout)
         if not 200 <= reply.status <= 299:
             raise ApiException(status=reply.status, reason=reply.reason, body=reply.read())
@@ -110,17 +125,18 @@ class Cluster:
 def _connect(context: str | None) -> tuple[client.ApiClient, str]:
     """API client and the namespace that the kubeconfig names."""
     try:
-        contexts, active = config.list_kube_config_contexts()
+        contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # the package is annotated in part
     except config.ConfigException:
         if context is not None:
             raise
-        config.load_incluster_config()
+        config.load_incluster_config()  # type: ignore[no-untyped-call]  # the package is annotated in part
         return client.ApiClient(), "default"
     chosen = active if context is None else next((c for c in contexts if c["name"] == context), None)
     if chosen is None:
         names = [c["name"] for c in contexts]
         raise InvalidInputError("--context", context, "is not in the kubeconfig", ", ".join(names) or None)
-    return config.new_client_from_config(context=context), chosen["context"].get("namespace", "default")
+    connection = config.new_client_from_config(context=context)  # type: ignore[no-untyped-call]  # the package is annotated in part
+    return connection, chosen["context"].get("namespace", "default")
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from kuangchao_contracts.api import ParallelPlanObject, ResourceDescriptorObject, ResourcePool, TrainingJob
 from kuangchao_contracts.names import GROUP
+from kuangchao_operator.cli.checks import Check, Verdict
 from kuangchao_operator.cli.cluster import Cluster, NotFoundError
-from kuangchao_operator.cli.doctor_command import Check, Verdict
 
 INSTALL = "helm upgrade --install kuangchao charts/kuangchao -n {} --create-namespace"
 POOL = "kubectl apply -f examples/pool.yaml"
@@ -16,8 +16,12 @@ def crds(cluster: Cluster, _release: str) -> Check:
     kinds = (TrainingJob, ParallelPlanObject, ResourcePool, ResourceDescriptorObject)
     missing = [f"{kind.plural}.{GROUP}" for kind in kinds if not _established(cluster, f"{kind.plural}.{GROUP}")]
     if missing:
-        return Check(name="CRDs", verdict=Verdict.MISSING, found=f"{', '.join(missing)} not established",
-                     mend="kubectl apply --server-side -f crds/")
+        return Check(
+            name="CRDs",
+            verdict=Verdict.MISSING,
+            found=f"{', '.join(missing)} not established",
+            mend="kubectl apply --server-side -f crds/",
+        )
     return Check(name="CRDs", verdict=Verdict.OK, found=f"{len(kinds)} established")
 
 
@@ -45,13 +49,21 @@ def _deployment(cluster: Cluster, release: str, name: str) -> Check:
     try:
         found = cluster.request("GET", f"/apis/apps/v1/namespaces/{release}/deployments/{name}")
     except NotFoundError:
-        return Check(name=label, verdict=Verdict.MISSING, found=f"no deployment {name} in {release}",
-                     mend=INSTALL.format(release))
+        return Check(
+            name=label,
+            verdict=Verdict.MISSING,
+            found=f"no deployment {name} in {release}",
+            mend=INSTALL.format(release),
+        )
     ready = found.get("status", {}).get("readyReplicas", 0)
     if ready:
         return Check(name=label, verdict=Verdict.OK, found=f"{ready} ready in {release}")
-    return Check(name=label, verdict=Verdict.MISSING, found="no replica is ready",
-                 mend=f"kubectl -n {release} describe deployment {name}; kubectl -n {release} logs deployment/{name}")
+    return Check(
+        name=label,
+        verdict=Verdict.MISSING,
+        found="no replica is ready",
+        mend=f"kubectl -n {release} describe deployment {name}; kubectl -n {release} logs deployment/{name}",
+    )
 
 
 def descriptors(cluster: Cluster, release: str) -> Check:
@@ -62,8 +74,12 @@ def descriptors(cluster: Cluster, release: str) -> Check:
         return Check(name="node descriptors", verdict=Verdict.OK, found=f"{len(nodes)} nodes described")
     verdict = Verdict.MISSING if len(without) == len(nodes) else Verdict.WARN
     shown = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-    return Check(name="node descriptors", verdict=verdict, found=f"none for {shown}",
-                 mend=f"kubectl -n {release} rollout status daemonset/kuangchao-node-agent")
+    return Check(
+        name="node descriptors",
+        verdict=verdict,
+        found=f"none for {shown}",
+        mend=f"kubectl -n {release} rollout status daemonset/kuangchao-node-agent",
+    )
 
 
 def pools(cluster: Cluster, _release: str) -> Check:
@@ -75,29 +91,47 @@ def pools(cluster: Cluster, _release: str) -> Check:
     text = ", ".join(f"{name} with {total} devices" for name, total in sorted(totals.items()))
     if any(totals.values()):
         return Check(name="pools", verdict=Verdict.OK, found=text)
-    return Check(name="pools", verdict=Verdict.MISSING, found=text,
-                 mend="kubectl describe resourcepool; compare spec.nodeSelector with `kubectl get nodes --show-labels`")
+    return Check(
+        name="pools",
+        verdict=Verdict.MISSING,
+        found=text,
+        mend="kubectl describe resourcepool; compare spec.nodeSelector with `kubectl get nodes --show-labels`",
+    )
 
 
 def storage(cluster: Cluster, _release: str) -> Check:
     """Claims that jobs of this namespace name for checkpoints exist; otherwise a class to make one with."""
     claims = f"/api/v1/namespaces/{cluster.namespace}/persistentvolumeclaims"
     bound = {item["metadata"]["name"] for item in cluster.request("GET", claims)["items"]}
-    wanted = {job.spec.checkpoint.storage.claim_name for job in cluster.jobs(cluster.namespace) if job.spec.checkpoint.storage}
+    wanted = {
+        job.spec.checkpoint.storage.claim_name for job in cluster.jobs(cluster.namespace) if job.spec.checkpoint.storage
+    }
     if wanted - bound:
-        return Check(name="storage", verdict=Verdict.MISSING,
-                     found=f"no claim {', '.join(sorted(wanted - bound))} in {cluster.namespace}",
-                     mend=f"kubectl -n {cluster.namespace} apply -f <PersistentVolumeClaim with accessModes ReadWriteMany>")
+        return Check(
+            name="storage",
+            verdict=Verdict.MISSING,
+            found=f"no claim {', '.join(sorted(wanted - bound))} in {cluster.namespace}",
+            mend=f"kubectl -n {cluster.namespace} apply -f <PersistentVolumeClaim with accessModes ReadWriteMany>",
+        )
     if bound:
-        return Check(name="storage", verdict=Verdict.OK, found=f"claims in {cluster.namespace}: {', '.join(sorted(bound))}")
+        return Check(
+            name="storage", verdict=Verdict.OK, found=f"claims in {cluster.namespace}: {', '.join(sorted(bound))}"
+        )
     classes = cluster.request("GET", "/apis/storage.k8s.io/v1/storageclasses")["items"]
     names = ", ".join(sorted(item["metadata"]["name"] for item in classes))
-    return Check(name="storage", verdict=Verdict.WARN,
-                 found=f"no claims in {cluster.namespace}; storage classes: {names or 'none'}; jobs run without checkpoints",
-                 mend=f"kubectl -n {cluster.namespace} apply -f <PersistentVolumeClaim with accessModes ReadWriteMany>")
+    return Check(
+        name="storage",
+        verdict=Verdict.WARN,
+        found=f"no claims in {cluster.namespace}; storage classes: {names or 'none'}; jobs run without checkpoints",
+        mend=f"kubectl -n {cluster.namespace} apply -f <PersistentVolumeClaim with accessModes ReadWriteMany>",
+    )
 
 
 CHECKS: tuple[tuple[str, Callable[[Cluster, str], Check]], ...] = (
-    ("CRDs", crds), ("operator", operator), ("governance", governance), ("node descriptors", descriptors),
-    ("pools", pools), ("storage", storage),
+    ("CRDs", crds),
+    ("operator", operator),
+    ("governance", governance),
+    ("node descriptors", descriptors),
+    ("pools", pools),
+    ("storage", storage),
 )

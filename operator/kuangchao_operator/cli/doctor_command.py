@@ -3,37 +3,20 @@
 Looks, never mends.
 """
 
-from collections.abc import Callable, Iterator
-from enum import StrEnum
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, Namespace, ReleaseNamespace
 from kuangchao_operator.cli.output import DONE, FAILED, Format, Output, emit_json
 
 if TYPE_CHECKING:
-    from kuangchao_operator.cli.cluster import Cluster
+    from collections.abc import Callable, Iterator
 
-
-class Verdict(StrEnum):
-    """ok: fine. warn: works, but not everything. missing: has to be mended. skip: could not be looked at."""
-
-    OK = "ok"
-    WARN = "warn"
-    MISSING = "missing"
-    SKIP = "skip"
-
-
-class Check(Contract):
-    """One thing looked at: what was found and, unless it is fine, the command that mends it."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    mend: str = ""
+    from kuangchao_operator.cli.checks import Check
 
 
 def doctor(
@@ -49,6 +32,7 @@ def doctor(
 
     JSON: {"ok": bool, "checks": [{name, verdict: ok|warn|missing|skip, found, mend}]}
     """
+    from kuangchao_operator.cli.checks import Verdict
     from kuangchao_operator.cli.machine_checks import machine_checks
 
     checks = [*machine_checks(), *(() if local else cluster_checks(context, namespace, release_namespace))]
@@ -65,6 +49,8 @@ def doctor(
 
 def cluster_checks(context: str | None, namespace: str | None, release_namespace: str) -> Iterator[Check]:
     """Checks of the cluster; a single skipped one when none is configured."""
+    from kuangchao_operator.cli.checks import Check, Verdict
+
     try:
         from kuangchao_operator.cli.cluster import Cluster
         from kuangchao_operator.cli.cluster_checks import CHECKS
@@ -72,16 +58,22 @@ def cluster_checks(context: str | None, namespace: str | None, release_namespace
         cluster = Cluster(context, namespace)
         version = cluster.request("GET", "/version")["gitVersion"]
     except KuangchaoError as error:
-        yield Check(name="cluster", verdict=Verdict.SKIP, found=str(error),
-                    mend="export KUBECONFIG=<file>, or `cluster/kc up` for the embedded cluster")
+        yield Check(
+            name="cluster",
+            verdict=Verdict.SKIP,
+            found=str(error),
+            mend="export KUBECONFIG=<file>, or `cluster/kc up` for the embedded cluster",
+        )
         return
     yield Check(name="cluster", verdict=Verdict.OK, found=f"API server {version} answers")
     for name, check in CHECKS:
-        yield _guarded(name, lambda check=check: check(cluster, release_namespace))  # type: ignore[misc]  # default binds
+        yield _guarded(name, lambda check=check: check(cluster, release_namespace))
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
     """A check that may itself be refused: that is a finding, not the end."""
+    from kuangchao_operator.cli.checks import Check, Verdict
+
     try:
         return check()
     except KuangchaoError as error:

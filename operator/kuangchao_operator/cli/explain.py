@@ -25,6 +25,8 @@ def explain(document: Document, kind: type[BaseModel], error: ValidationError) -
         return _unknown_field(document, kind, path)
     if fault["type"] == "missing":
         return InvalidInputError(document.where(path), None, "is required")
+    if fault["type"].startswith("union_tag"):
+        return _union_tag(document, path, fault)
     return InvalidInputError(document.where(path), _short(fault["input"]), _why(fault), _nearest(fault))
 
 
@@ -46,6 +48,15 @@ def _real_path(data: Any, loc: tuple[str | int, ...]) -> Path:
             continue
         path.append(part)
     return tuple(path)
+
+
+def _union_tag(document: Document, path: Path, fault: ErrorDetails) -> InvalidInputError:
+    """The field that says which variant an object is, missing or with an unknown word."""
+    context = fault["ctx"]
+    field, value = context["discriminator"].strip("'"), context.get("tag")
+    choices = _choices(context.get("expected_tags", ""))
+    why = f"should be {' or '.join(choices)}" if choices else "is required"
+    return InvalidInputError(document.where((*path, field)), value, why, nearest_word(str(value), choices))
 
 
 def _unknown_field(document: Document, kind: type[BaseModel], path: Path) -> InvalidInputError:
@@ -98,8 +109,8 @@ def _nearest(fault: ErrorDetails) -> object | None:
     for bound in ("ge", "le"):
         if bound in context:
             return context[bound]  # type: ignore[no-any-return]  # a number
-    if kind in ("literal_error", "enum", "union_tag_invalid"):
-        choices = _choices(str(context.get("expected") or context.get("expected_tags") or ""))
+    if kind in ("literal_error", "enum"):
+        choices = _choices(str(context.get("expected", "")))
         return nearest_word(str(value), choices) or next(iter(choices), None)
     if kind in ("int_type", "int_from_float", "int_parsing"):
         return _nearest_integer(value)

@@ -1,24 +1,32 @@
 """Commands on TrainingJobs in a cluster: get, describe, why, suspend, resume, delete. Only spec fields of the user."""
 
+from __future__ import annotations
+
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kuangchao_contracts.api import TrainingJob
-from kuangchao_contracts.api.meta import ConditionStatus
 from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
 from kuangchao_contracts.reasons import ConditionType, Phase, Reason
 from kuangchao_operator.cli.options import Context, Job, Namespace
 from kuangchao_operator.cli.output import DONE, FAILED, REFUSED, Format, Output, emit_json, table
 
 if TYPE_CHECKING:
+    from kuangchao_contracts.api import TrainingJob
     from kuangchao_operator.cli.cluster import Cluster
 
 ENDED = (Phase.COMPLETE, Phase.FAILED)
-NEVER = (Reason.INFEASIBLE, Reason.CONTRADICTORY_PLAN, Reason.INVALID_SPEC, Reason.EXCEEDS_MAX_QUOTA, Reason.NAME_TOO_LONG,
-         Reason.RELEASE_NAMESPACE, Reason.FORBIDDEN)
+NEVER = (
+    Reason.INFEASIBLE,
+    Reason.CONTRADICTORY_PLAN,
+    Reason.INVALID_SPEC,
+    Reason.EXCEEDS_MAX_QUOTA,
+    Reason.NAME_TOO_LONG,
+    Reason.RELEASE_NAMESPACE,
+    Reason.FORBIDDEN,
+)
 """Reasons of a stalled job that waiting does not cure: only an edit of the job does."""
 WATCH_SECONDS = 1.0
 
@@ -32,7 +40,9 @@ class TimedOutError(KuangchaoError):
 
 
 def get(
-    job: Annotated[str | None, typer.Argument(help="Name of a TrainingJob; all when left out.", show_default=False)] = None,
+    job: Annotated[
+        str | None, typer.Argument(help="Name of a TrainingJob; all when left out.", show_default=False)
+    ] = None,
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow one job to its end.")] = False,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that --watch waits.")] = 86_400,
@@ -69,7 +79,7 @@ def get(
     print(table(job_header(all_namespaces), [job_row(item, now, all_namespaces) for item in jobs]))
 
 
-def _watch(cluster: "Cluster", name: str, timeout: float, output: Format) -> int:
+def _watch(cluster: Cluster, name: str, timeout: float, output: Format) -> int:
     from kuangchao_operator.cli.progress import progress_view
 
     deadline = time.monotonic() + timeout
@@ -107,7 +117,7 @@ def verdict(job: TrainingJob) -> int | None:
 def reason_of(job: TrainingJob, kind: ConditionType) -> str | None:
     """Reason of a condition that is true now."""
     conditions = job.status.conditions if job.status else ()
-    return next((c.reason for c in conditions if c.type == kind and c.status is ConditionStatus.TRUE), None)
+    return next((c.reason for c in conditions if c.type == kind and c.status == "True"), None)
 
 
 def describe(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
@@ -162,7 +172,7 @@ def suspend(job: Job, namespace: Namespace = None, context: Context = None, outp
 
 
 def resume(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
-    """Let a suspended job go on from its newest committed checkpoint; grants a new restart budget if the old is used up.
+    """Let a suspended job go on from its newest committed checkpoint; with a new restart budget if it ran out.
 
     JSON: the TrainingJob after the change.
     """
@@ -210,7 +220,7 @@ def delete(
         print(f"trainingjob.kuangchao.io/{job} {'deleted' if gone else 'is being deleted'}")
 
 
-def _wait_gone(cluster: "Cluster", name: str, uid: str, timeout: float) -> bool:
+def _wait_gone(cluster: Cluster, name: str, uid: str, timeout: float) -> bool:
     from kuangchao_operator.cli.cluster import NotFoundError
 
     deadline = time.monotonic() + timeout
@@ -221,13 +231,17 @@ def _wait_gone(cluster: "Cluster", name: str, uid: str, timeout: float) -> bool:
         except NotFoundError:
             return True
         if time.monotonic() > deadline:
-            raise TimedOutError(f"job {name} is not gone after {timeout} s: is the operator running? (kuangchao doctor)")
+            raise TimedOutError(
+                f"job {name} is not gone after {timeout} s: is the operator running? (kuangchao doctor)"
+            )
         time.sleep(WATCH_SECONDS)
 
 
 def _not_ended(job: TrainingJob) -> TrainingJob:
     if job.status is not None and job.status.phase in ENDED:
-        raise JobEndedError(f"job {job.metadata.name} is {job.status.phase}; delete it and apply it again to run it again")
+        raise JobEndedError(
+            f"job {job.metadata.name} is {job.status.phase}; delete it and apply it again to run it again"
+        )
     return job
 
 

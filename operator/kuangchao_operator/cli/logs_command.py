@@ -1,15 +1,16 @@
 """`kuangchao logs`: output of a pod or rank, also across restarts and new incarnations. Reads only."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.errors import InvalidInputError, UnavailableError
 from kuangchao_contracts.names import pod_name
 from kuangchao_contracts.reasons import Phase
@@ -17,6 +18,8 @@ from kuangchao_operator.cli.options import Context, Job, Namespace
 from kuangchao_operator.cli.output import Format, Output, emit_json
 
 if TYPE_CHECKING:
+    from kuangchao_contracts.api import TrainingJob
+    from kuangchao_contracts.api.trainingjob import TrainingJobStatus
     from kuangchao_operator.cli.cluster import Cluster
 
 CONTAINER = "training"
@@ -26,7 +29,9 @@ POLL_SECONDS = 1.0
 
 def logs(
     job: Job,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for the pod, then go on until the job ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for the pod, then go on until the job ends.")
+    ] = False,
     rank: Annotated[int | None, typer.Option(help="Pod of this rank.", show_default=False)] = None,
     pod: Annotated[int | None, typer.Option(help="Index of the pod; default 0.", show_default=False)] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the newest lines.", show_default=False)] = None,
@@ -42,7 +47,9 @@ def logs(
     from kuangchao_operator.cli.cluster import Cluster
 
     if follow and output is Format.JSON:
-        raise InvalidInputError("--output", "json", "a followed log has no end to write as JSON", "text, or no --follow")
+        raise InvalidInputError(
+            "--output", "json", "a followed log has no end to write as JSON", "text, or no --follow"
+        )
     cluster = Cluster(context, namespace)
     found = cluster.job(job)
     index = pod_index(found, rank, pod)
@@ -53,16 +60,25 @@ def logs(
     text = _whole(cluster, name, tail)
     if output is Format.JSON:
         status = status_of(found)
-        emit_json({"job": job, "pod": name, "incarnation": status.incarnation, "attempt": status.attempt,
-                   "lines": text.splitlines()})
+        emit_json(
+            {
+                "job": job,
+                "pod": name,
+                "incarnation": status.incarnation,
+                "attempt": status.attempt,
+                "lines": text.splitlines(),
+            }
+        )
     else:
         sys.stdout.write(text)
 
 
-def status_of(job: TrainingJob) -> Any:
+def status_of(job: TrainingJob) -> TrainingJobStatus:
     """Status of a job that the operator has seen. Raises UnavailableError before that."""
     if job.status is None:
-        raise UnavailableError(f"job {job.metadata.name} has no status yet: is the operator running? (kuangchao doctor)")
+        raise UnavailableError(
+            f"job {job.metadata.name} has no status yet: is the operator running? (kuangchao doctor)"
+        )
     return job.status
 
 
@@ -71,8 +87,9 @@ def pod_index(job: TrainingJob, rank: int | None, pod: int | None) -> int:
     devices = job.spec.devices
     if rank is not None and pod is not None:
         raise InvalidInputError("--pod", pod, f"cannot stand beside --rank {rank}", "one of both")
-    option, value, count = ("--rank", rank, devices.count) if rank is not None else (
-        "--pod", pod or 0, devices.count // devices.per_pod)
+    option, value, count = (
+        ("--rank", rank, devices.count) if rank is not None else ("--pod", pod or 0, devices.count // devices.per_pod)
+    )
     assert value is not None
     if not 0 <= value < count:
         kind = option.removeprefix("--")
@@ -80,7 +97,7 @@ def pod_index(job: TrainingJob, rank: int | None, pod: int | None) -> int:
     return value // devices.per_pod if rank is not None else value
 
 
-def _whole(cluster: "Cluster", name: str, tail: int | None) -> str:
+def _whole(cluster: Cluster, name: str, tail: int | None) -> str:
     from kuangchao_operator.cli.cluster import NotFoundError
 
     query = {"container": CONTAINER} | ({"tailLines": str(tail)} if tail is not None else {})
@@ -93,7 +110,7 @@ def _whole(cluster: "Cluster", name: str, tail: int | None) -> str:
         raise UnavailableError(f"no output yet: {error.why}; `kuangchao logs -f` waits") from None
 
 
-def _path(cluster: "Cluster", name: str) -> str:
+def _path(cluster: Cluster, name: str) -> str:
     return f"/api/v1/namespaces/{cluster.namespace}/pods/{name}"
 
 
@@ -101,7 +118,7 @@ def _path(cluster: "Cluster", name: str) -> str:
 class Follower:
     """Streams a pod's log, and the log of its successors, until the job has ended."""
 
-    cluster: "Cluster"
+    cluster: Cluster
     job: str
     index: int
     tail: int | None
@@ -127,7 +144,9 @@ class Follower:
                 return
             if self.clock() > deadline:
                 phase = job.status.phase if job.status else Phase.PENDING
-                raise UnavailableError(f"no output of {name} in {self.timeout} s; job is {phase} (kuangchao why {self.job})")
+                raise UnavailableError(
+                    f"no output of {name} in {self.timeout} s; job is {phase} (kuangchao why {self.job})"
+                )
             self.sleep(POLL_SECONDS)
 
     def _finish(self, job: TrainingJob, seen: str | None) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from kuangchao_contracts.units import human_bytes
-from kuangchao_operator.cli.doctor_command import Check, Verdict
+from kuangchao_operator.cli.checks import Check, Verdict
 
 MIN_PYTHON = (3, 11)
 MIN_DISK_BYTES = 2 * 2**30
@@ -34,8 +34,12 @@ def _python(found: tuple[int, ...]) -> Check:
     if found >= MIN_PYTHON:
         return Check(name="python", verdict=Verdict.OK, found=text)
     wanted = ".".join(map(str, MIN_PYTHON))
-    return Check(name="python", verdict=Verdict.MISSING, found=f"{text}, needs {wanted} or newer",
-                 mend=f"uv venv --python {wanted}")
+    return Check(
+        name="python",
+        verdict=Verdict.MISSING,
+        found=f"{text}, needs {wanted} or newer",
+        mend=f"uv venv --python {wanted}",
+    )
 
 
 def _packages(extra: str, names: tuple[str, ...]) -> Check:
@@ -46,16 +50,24 @@ def _packages(extra: str, names: tuple[str, ...]) -> Check:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        return Check(name=f"packages[{extra}]", verdict=Verdict.MISSING, found=f"{', '.join(missing)} not installed",
-                     mend=f"pip install 'kuangchao[{extra}]'")
+        return Check(
+            name=f"packages[{extra}]",
+            verdict=Verdict.MISSING,
+            found=f"{', '.join(missing)} not installed",
+            mend=f"pip install 'kuangchao[{extra}]'",
+        )
     return Check(name=f"packages[{extra}]", verdict=Verdict.OK, found=", ".join(found))
 
 
 def _cores(count: int) -> Check:
     if count >= 2:
         return Check(name="cores", verdict=Verdict.OK, found=f"{count} usable")
-    return Check(name="cores", verdict=Verdict.WARN, found="1 usable: two local ranks share it and take twice as long",
-                 mend="run on a machine with 2 cores")
+    return Check(
+        name="cores",
+        verdict=Verdict.WARN,
+        found="1 usable: two local ranks share it and take twice as long",
+        mend="run on a machine with 2 cores",
+    )
 
 
 def _space(name: str, path: Path, least: int, mend: str) -> Check:

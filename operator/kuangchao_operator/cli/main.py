@@ -13,8 +13,15 @@ HELP = """Distributed PyTorch training as layers with enforced authority.
 Exit codes: 0 done, 1 failed, 2 bad input, 3 infeasible or denied. Errors go to stderr.
 """
 
-app = typer.Typer(name="kuangchao", help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None,
-                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    name="kuangchao",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 audit = typer.Typer(help="What the audit store recorded.", no_args_is_help=True, rich_markup_mode=None)
 
 app.command("run")(reporting(run_command.run))

@@ -21,7 +21,9 @@ from kuangchao_operator.cli.yamltext import Document, parse
 
 T = TypeVar("T", bound=CustomObject)
 KINDS: dict[str, type[CustomObject]] = {
-    "TrainingJob": TrainingJob, "ResourcePool": ResourcePool, "ResourceDescriptor": ResourceDescriptorObject,
+    "TrainingJob": TrainingJob,
+    "ResourcePool": ResourcePool,
+    "ResourceDescriptor": ResourceDescriptorObject,
 }
 
 
@@ -49,8 +51,25 @@ def read_job(name: str) -> TrainingJob:
 
 def read_resources(name: str) -> tuple[list[ResourceDescriptorObject], list[ResourcePool]]:
     """Descriptors and pools of a file. Raises InvalidInputError."""
-    objects = [to_object(document, ("ResourceDescriptor", "ResourcePool")) for document in read(name)]
+    objects = [
+        to_object(item, ("ResourceDescriptor", "ResourcePool")) for document in read(name) for item in _items(document)
+    ]
     return _of_kind(objects, ResourceDescriptorObject), _of_kind(objects, ResourcePool)
+
+
+def _items(document: Document) -> list[Document]:
+    """The members of a List, as `kubectl get -o json` writes it, each with its lines; otherwise the document itself."""
+    data = document.data
+    if not (isinstance(data, dict) and data.get("kind") == "List" and isinstance(data.get("items"), list)):
+        return [document]
+    return [
+        Document(
+            document.source,
+            item,
+            {path[2:]: line for path, line in document.lines.items() if path[:2] == ("items", place)},
+        )
+        for place, item in enumerate(data["items"])
+    ]
 
 
 def _of_kind(objects: Sequence[CustomObject], kind: type[T]) -> list[T]:
@@ -81,4 +100,6 @@ def _check_kind(document: Document, data: dict[str, Any], kinds: tuple[str, ...]
         raise InvalidInputError(document.where(("apiVersion",)), version, "is not ours", API_VERSION)
     if kind not in kinds:
         nearest = nearest_word(str(kind), kinds) or kinds[0]
-        raise InvalidInputError(document.where(("kind",)), kind, f"is not expected here ({' or '.join(kinds)})", nearest)
+        raise InvalidInputError(
+            document.where(("kind",)), kind, f"is not expected here ({' or '.join(kinds)})", nearest
+        )

@@ -28,5 +28,7 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
     try:
         then = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInputError(option, text, "is neither a duration nor RFC 3339", "1h or 2026-01-31T12:00:00Z") from None
+        raise InvalidInputError(
+            option, text, "is neither a duration nor RFC 3339", "1h or 2026-01-31T12:00:00Z"
+        ) from None
     return then if then.tzinfo is not None else then.replace(tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import Failure, TrainingJobStatus
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.plan import ParallelPlan, PlanOutcome
 from kuangchao_contracts.reasons import Phase
 from kuangchao_operator.cli.output import age
 
@@ -19,8 +19,15 @@ def job_header(with_namespace: bool) -> tuple[str, ...]:
 def job_row(job: TrainingJob, now: datetime, with_namespace: bool) -> tuple[str, ...]:
     """A job as a line of `get`."""
     status = job.status or TrainingJobStatus()
-    cells = (job.metadata.name, status.phase.value, status.plan_summary or "", status.ready, status.restart_budget,
-             status.progress_text, age(job.metadata.creation_timestamp, now))
+    cells = (
+        job.metadata.name,
+        status.phase.value,
+        status.plan_summary or "",
+        status.ready,
+        status.restart_budget,
+        status.progress_text,
+        age(job.metadata.creation_timestamp, now),
+    )
     return (job.metadata.namespace or "", *cells) if with_namespace else cells
 
 
@@ -71,7 +78,8 @@ def _head(job: TrainingJob, status: TrainingJobStatus, now: datetime) -> Iterato
     yield f"Age:        {age(job.metadata.creation_timestamp, now)}"
     if status.progress is not None:
         eta = f", about {status.progress.eta_seconds} s left" if status.progress.eta_seconds is not None else ""
-        yield f"Progress:   step {status.progress.step} of {status.progress.total_steps} ({status.progress.percent} %){eta}"
+        done = status.progress
+        yield f"Progress:   step {done.step} of {done.total_steps} ({done.percent} %){eta}"
         for line in metric_lines(status.progress.metrics):
             yield f"            {line}"
 
@@ -83,20 +91,21 @@ def _plan(plan: ParallelPlan | None, status: TrainingJobStatus) -> Iterator[str]
     from kuangchao_operator.layers.strategy.explain import render_plan
 
     yield f"Plan:       {status.plan_name}"
-    yield from (f"  {line}" for line in render_plan(plan).splitlines())
+    yield from (f"  {line}" for line in render_plan(PlanOutcome(plan=plan)).splitlines())
 
 
 def _conditions(status: TrainingJobStatus, now: datetime) -> Iterator[str]:
     yield "Conditions:"
     for condition in status.conditions:
         since = age(condition.last_transition_time, now)
-        yield f"  {condition.type:<14} {condition.status:<8} {since:>5}  {condition.reason}  {condition.message}".rstrip()
+        head = f"  {condition.type:<14} {condition.status:<8} {since:>5}"
+        yield f"{head}  {condition.reason}  {condition.message}".rstrip()
 
 
 def _attempts(job: TrainingJob, status: TrainingJobStatus) -> Iterator[str]:
     limit = job.spec.fault.max_restarts
     yield f"Attempts:   {status.attempt} (incarnation {status.incarnation} of the pods)"
-    yield f"Restarts:   {status.restarts} of {limit}, and {status.infrastructure_restarts} by the platform that do not count"
+    yield f"Restarts:   {status.restarts} of {limit}; {status.infrastructure_restarts} more by the platform do not count"
     for share in status.allocation:
         yield f"  node {share.node}: {share.devices} devices, pods {share.pods}"
     if status.avoid_nodes:
@@ -107,10 +116,14 @@ def failure_lines(title: str, failure: Failure | None) -> Iterator[str]:
     """A failure with where and when it happened."""
     if failure is None:
         return
-    places = [f"rank {failure.rank}" if failure.rank is not None else "", f"pod {failure.pod}" if failure.pod else "",
-              f"node {failure.node}" if failure.node else "",
-              f"exit code {failure.exit_code}" if failure.exit_code is not None else "",
-              f"step {failure.step}" if failure.step is not None else "", f"attempt {failure.attempt}"]
+    places = [
+        f"rank {failure.rank}" if failure.rank is not None else "",
+        f"pod {failure.pod}" if failure.pod else "",
+        f"node {failure.node}" if failure.node else "",
+        f"exit code {failure.exit_code}" if failure.exit_code is not None else "",
+        f"step {failure.step}" if failure.step is not None else "",
+        f"attempt {failure.attempt}",
+    ]
     yield f"{title[:1].upper()}{title[1:]}: {failure.reason} ({', '.join(filter(None, places))})"
     yield from (f"  {line}" for line in failure.message.splitlines())
 

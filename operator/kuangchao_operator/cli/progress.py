@@ -1,7 +1,6 @@
 """Progress of a job as it runs: a bar on a terminal, plain lines elsewhere. Shows status, knows nothing more."""
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,21 +8,10 @@ from typing import Any
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import TrainingJobStatus
 from kuangchao_operator.cli.present import number
+from kuangchao_operator.local.watcher import Watcher
 
 
-class View(ABC):
-    """Shows a job each time its status is read."""
-
-    @abstractmethod
-    def update(self, job: TrainingJob) -> None:
-        """The job as it is now."""
-
-    @abstractmethod
-    def note(self, line: str) -> None:
-        """A line that stays: a restart, a failure, an event."""
-
-
-class SilentView(View):
+class SilentView:
     """For JSON output: stdout belongs to the result."""
 
     def update(self, job: TrainingJob) -> None:
@@ -34,7 +22,7 @@ class SilentView(View):
         print(line, file=sys.stderr, flush=True)
 
 
-class LineView(View):
+class LineView:
     """A line whenever phase, attempt, readiness or the tenth of progress changes."""
 
     def __init__(self) -> None:
@@ -54,7 +42,7 @@ class LineView(View):
         print(line, flush=True)
 
 
-class BarView(View):
+class BarView:
     """A rich progress bar."""
 
     def __init__(self, progress: Any) -> None:
@@ -65,8 +53,13 @@ class BarView(View):
         """Move the bar."""
         status = job.status or TrainingJobStatus()
         done = status.progress
-        self._progress.update(self._task, description=f"{job.metadata.name} {status.phase}", figures=figures(status),
-                              completed=done.step if done else 0, total=(done.total_steps or None) if done else None)
+        self._progress.update(
+            self._task,
+            description=f"{job.metadata.name} {status.phase}",
+            figures=figures(status),
+            completed=done.step if done else 0,
+            total=(done.total_steps or None) if done else None,
+        )
 
     def note(self, line: str) -> None:
         """Print above the bar."""
@@ -74,15 +67,20 @@ class BarView(View):
 
 
 @contextmanager
-def progress_view(*, quiet: bool) -> Iterator[View]:
+def progress_view(*, quiet: bool) -> Iterator[Watcher]:
     """The view that fits where the output goes."""
     if quiet:
         yield SilentView()
     elif sys.stdout.isatty():
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TextColumn("{task.fields[figures]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[figures]}"),
+        )
         with Progress(*columns) as progress:
             yield BarView(progress)
     else:
@@ -92,8 +90,14 @@ def progress_view(*, quiet: bool) -> Iterator[View]:
 def line_of(job: TrainingJob) -> str:
     """Status of a job in one line."""
     status = job.status or TrainingJobStatus()
-    parts = [f"{job.metadata.name}: {status.phase}", status.plan_summary or "", f"ready {status.ready}" if status.ready else "",
-             f"attempt {status.attempt}" if status.attempt else "", status.progress_text, figures(status)]
+    parts = [
+        f"{job.metadata.name}: {status.phase}",
+        status.plan_summary or "",
+        f"ready {status.ready}" if status.ready else "",
+        f"attempt {status.attempt}" if status.attempt else "",
+        status.progress_text,
+        figures(status),
+    ]
     return "  ".join(filter(None, parts))
 
 

@@ -22,8 +22,12 @@ def check_job(document: Document, job: TrainingJob) -> None:
     policy = job.spec.checkpoint
     if (policy.every_steps or policy.every_minutes) and policy.storage is None:
         path = document.where(("spec", "checkpoint", "storage"))
-        raise InvalidInputError(path, None, "is needed when everySteps or everyMinutes is set",
-                                "storage: {claimName: <PersistentVolumeClaim>}")
+        raise InvalidInputError(
+            path,
+            None,
+            "is needed when everySteps or everyMinutes is set",
+            "storage: {claimName: <PersistentVolumeClaim>}",
+        )
 
 
 def _check_name(document: Document, job: TrainingJob) -> None:
@@ -44,8 +48,12 @@ def _check_program(document: Document, job: TrainingJob) -> None:
         path = document.where(("spec", "command"))
         raise InvalidInputError(path, list(spec.command), f"cannot stand beside spec.task={spec.task!r}", "one of both")
     if spec.task is None and spec.command is None:
-        raise InvalidInputError(document.where(("spec",)), None, "one of spec.task and spec.command must be set",
-                                "task: kuangchao_worker.tasks.digits:digits")
+        raise InvalidInputError(
+            document.where(("spec",)),
+            None,
+            "one of spec.task and spec.command must be set",
+            "task: kuangchao_worker.tasks.digits:digits",
+        )
 
 
 def _check_devices(document: Document, devices: Devices) -> None:

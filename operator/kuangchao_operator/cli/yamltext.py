@@ -62,6 +62,7 @@ def _documents(source: str, text: str) -> Iterator[Document]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            assert node is not None, "check_node said that there is one"
             lines: dict[Path, int] = {}
             _walk(source, node, (), lines, frozenset())
             data = loader.construct_document(node)
@@ -103,5 +104,7 @@ def _syntax_error(source: str, error: yaml.YAMLError) -> InvalidInputError:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     line = mark.line + 1 if mark is not None else 1
-    found = mark.get_snippet(indent=0, max_length=60).splitlines()[0].strip() if mark is not None and mark.buffer else ""
+    found = (
+        mark.get_snippet(indent=0, max_length=60).splitlines()[0].strip() if mark is not None and mark.buffer else ""
+    )
     return InvalidInputError(f"{source}:{line}: YAML", found, problem)

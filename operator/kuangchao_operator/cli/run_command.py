@@ -1,0 +1,88 @@
+"""`kuangchao run`: hands a manifest to the local runner and shows how it goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.reasons import Phase
+from kuangchao_operator.cli.job_commands import NEVER
+from kuangchao_operator.cli.output import DONE, FAILED, INTERRUPTED, REFUSED, Format, Output, emit_json
+from kuangchao_operator.cli.plan_command import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kuangchao_contracts.api import TrainingJob
+    from kuangchao_operator.local.result import RunResult
+
+
+def run(
+    file: File,
+    workdir: Annotated[Path, typer.Option(help="Where ./runs/<job>-<time> is made.")] = Path(),
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Another number of devices than the manifest's.", show_default=False)
+    ] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Train with processes of this machine, no cluster: the same manifest, planner, gate, restarts and audit.
+
+    Checkpoints, audit and output of all ranks are kept in ./runs/<job>-<time>. Exits 1 when the job fails, 3 when
+    no plan fits, 130 after Ctrl-C or SIGTERM.
+
+    JSON: {"job", "phase", "plan", "attempts", "restarts", "steps", "metrics": {name: text}, "failure": {...} or null,
+    "checkpoints": [...], "audit": {"records", "denied", "operations": {op: count}}, "directory"}
+    """
+    from kuangchao_operator.cli.manifest import read_job
+    from kuangchao_operator.cli.progress import progress_view
+    from kuangchao_operator.local.runner import run_job
+
+    job = read_job(file)
+    if devices is not None:
+        job = _with_devices(job, devices)
+    with progress_view(quiet=output is Format.JSON) as view:
+        result = run_job(job, workdir, view)
+    if output is Format.JSON:
+        emit_json(result.wire())
+    else:
+        print("\n".join(summary(result)))
+    raise typer.Exit(exit_code(result))
+
+
+def _with_devices(job: TrainingJob, count: int) -> TrainingJob:
+    devices = job.spec.devices
+    if count % devices.per_pod:
+        nearest = max(devices.per_pod, round(count / devices.per_pod) * devices.per_pod)
+        raise InvalidInputError("--devices", count, f"must be a multiple of devices.perPod {devices.per_pod}", nearest)
+    wanted = devices.replace(count=count, min=None, max=None)
+    return job.replace(spec=job.spec.replace(devices=wanted))
+
+
+def exit_code(result: RunResult) -> int:
+    """130 when a person ended it, 0 when it completed, 3 when no plan fits, else 1."""
+    if result.interrupted:
+        return INTERRUPTED
+    if result.phase is Phase.COMPLETE:
+        return DONE
+    return REFUSED if result.reason in NEVER else FAILED
+
+
+def summary(result: RunResult) -> Iterator[str]:
+    """How the run ended, what the audit store says of it and, last, the figure people look for."""
+    from kuangchao_operator.cli.present import failure_lines, metric_lines
+
+    ended = "interrupted" if result.interrupted else str(result.phase)
+    yield (
+        f"{result.job}: {ended} after {result.steps} steps, {result.attempts} attempts, {result.restarts} restarts, "
+        f"{len(result.checkpoints)} checkpoints kept"
+    )
+    if result.phase is not Phase.COMPLETE and not result.interrupted:
+        yield f"{result.reason}: {result.message}"
+    yield from failure_lines("first failure", result.failure)
+    calls = ", ".join(f"{op} {count}" for op, count in sorted(result.audit.operations.items()))
+    yield f"audit: {result.audit.records} records, {result.audit.denied} denied; {calls or 'no calls'}"
+    yield f"files: {result.directory}"
+    yield from metric_lines(result.metrics)
