@@ -1,4 +1,4 @@
-"""Full lists into the cache: at the start, before anything is decided, and now and then, for ends that a watch missed."""
+"""Full lists into the cache: at the start, before anything is decided, and now and then, for what a watch missed."""
 
 import logging
 from collections.abc import Callable, Sequence

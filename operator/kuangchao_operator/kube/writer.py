@@ -72,8 +72,8 @@ class Writer:
             if not uid:
                 raise
 
-    async def finalizer(self, body: dict[str, Any], *, present: bool) -> None:
-        """Own or disown our finalizer on an object of ours; others' finalizers are theirs. Gone is success."""
+    async def finalizer(self, body: dict[str, Any], *, present: bool) -> dict[str, Any] | None:
+        """Own or disown our finalizer on an object of ours; others' finalizers are theirs. None: it is gone."""
         there = body["metadata"]
         metadata = {key: there[key] for key in ("name", "namespace", "uid") if there.get(key)}
         if present:
@@ -81,10 +81,11 @@ class Writer:
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
         manifest = {"apiVersion": names.API_VERSION, "kind": body["kind"], "metadata": metadata}
         try:
-            await self._api.request("PATCH", paths.of(manifest), manifest, query=query, content_type=APPLY)
+            return await self._api.request("PATCH", paths.of(manifest), manifest, query=query, content_type=APPLY)
         except (NotFoundError, ConflictError):
             if present:
                 raise
+            return None
 
 
 def controller_uid(body: dict[str, Any]) -> str | None:

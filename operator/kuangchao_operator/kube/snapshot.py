@@ -1,0 +1,153 @@
+"""Snapshots of jobs from the cache: the operator's side of the loop's facts."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, Protocol
+
+from kuangchao_contracts import names
+from kuangchao_contracts.api import ParallelPlanObject, TrainingJob
+from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.reasons import Reason
+from kuangchao_operator.facts.store import JobStore
+from kuangchao_operator.kube import paths
+from kuangchao_operator.kube.cache import Cache, JobRecord
+from kuangchao_operator.kube.client import KubeApi
+from kuangchao_operator.kube.podfacts import PodRecord
+from kuangchao_operator.kube.pools import pool_facts
+from kuangchao_operator.layers.execution.model import AgentFact, JobSnapshot, PodFact
+from kuangchao_operator.shell.fencing import ended
+from kuangchao_operator.shell.ports import Facts
+
+CLAIM_SECONDS: Final = 10.0
+"""A claim that was seen to exist is not looked up again within this time."""
+
+
+class Agents(Protocol):
+    """The newest heartbeats, as execution's service keeps them."""
+
+    def agents(self, job_uid: str) -> tuple[AgentFact, ...]:
+        """Facts of a job's agents."""
+
+
+class KubeFacts(Facts):
+    """Facts from the cache; only plans and claims are read from the API server, once each."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        cache: Cache,
+        store: JobStore,
+        agents: Agents,
+        clock: Callable[[], datetime],
+        release_namespace: str | None,
+    ) -> None:
+        self._api, self._cache, self._store, self._agents, self._clock = api, cache, store, agents, clock
+        self._release_namespace, self._started = release_namespace, clock()
+        self._plans: dict[str, ParallelPlan] = {}
+        self._claims: dict[tuple[str, str], float] = {}
+
+    async def snapshot(self, namespace: str, name: str) -> JobSnapshot | None:
+        """Everything known of the job now."""
+        record = self._cache.jobs.get(name, namespace)
+        if record is None:
+            return None
+        job = record.job
+        problem = await self._storage(job)
+        return JobSnapshot.model_construct(
+            now=self._clock(),
+            job=job,
+            pool=pool_facts(job.spec.pool, self._cache),
+            plan=await self._plan(job),
+            pods=tuple(self._with_node(pod) for pod in self._cache.pods_of(job.metadata.uid)),
+            agents=self._agents.agents(job.metadata.uid),
+            storage_problem=problem[1] if problem else None,
+            storage_reason=problem[0] if problem else None,
+            release_namespace=self._release_namespace,
+            operator_started_at=self._started,
+        )
+
+    async def refresh(self, namespace: str, name: str) -> None:
+        """Read the job from the API server into the cache."""
+        await self._store.get(namespace, name)
+
+    def forget(self, job_uid: str) -> None:
+        """The job is over: its plan is not needed any more."""
+        self._plans.pop(job_uid, None)
+
+    def remember_plan(self, job_uid: str, plan: ParallelPlan) -> None:
+        """The job's plan was just recorded."""
+        self._plans[job_uid] = plan
+
+    def _with_node(self, pod: PodRecord) -> PodFact:
+        node = self._cache.nodes.get(pod.fact.node) if pod.fact.node else None
+        if pod.fact.node is None or (node is not None and node.ready):
+            return pod.fact
+        since = node.lost_since if node else None
+        return pod.fact.model_copy(update={"node_ready": False, "node_lost_since": since})
+
+    async def _plan(self, job: TrainingJob) -> ParallelPlan | None:
+        """The plan that the status names. A recorded plan never changes, so it is read once."""
+        status, uid = job.status, job.metadata.uid
+        if status is None or status.plan_hash is None or ended(status):
+            return None
+        known = self._plans.get(uid)
+        if known is not None and known.hash == status.plan_hash:
+            return known
+        if not status.allocation:
+            return None
+        name = names.plan_name(job.metadata.name, uid, status.plan_hash)
+        body = await self._api.get(paths.item("ParallelPlan", name, job.metadata.namespace))
+        if body is None:
+            return None
+        plan = ParallelPlanObject.model_validate(body).spec.plan
+        if plan.hash != status.plan_hash:
+            return None
+        self._plans[uid] = plan
+        return plan
+
+    async def _storage(self, job: TrainingJob) -> tuple[Reason, str] | None:
+        """Why the checkpoint claim cannot be used. Asked only while the job could still be started."""
+        storage = job.spec.checkpoint.storage
+        if storage is None or job.spec.suspend or ended(job.status) or (job.status and job.status.allocation):
+            return None
+        if storage.path is not None:
+            other = self._path_user(job, storage.claim_name, storage.path)
+            if other is not None:
+                message = f"spec.checkpoint.storage.path={storage.path!r} is in use by job {other}"
+                return Reason.CHECKPOINT_PATH_IN_USE, message
+        if await self._claim_exists(job.metadata.namespace or "", storage.claim_name):
+            return None
+        message = f"spec.checkpoint.storage.claimName={storage.claim_name!r}: no such PersistentVolumeClaim here"
+        return Reason.STORAGE_NOT_FOUND, message
+
+    async def _claim_exists(self, namespace: str, claim: str) -> bool:
+        key, now = (namespace, claim), time.monotonic()
+        if self._claims.get(key, 0.0) > now:
+            return True
+        found = await self._api.get(paths.item("PersistentVolumeClaim", claim, namespace))
+        if found is None:
+            return False
+        self._claims[key] = now + CLAIM_SECONDS
+        return True
+
+    def _path_user(self, job: TrainingJob, claim: str, path: str) -> str | None:
+        """An older job that has not ended and writes to the same directory."""
+        me = _age(job)
+        for record in self._cache.jobs:
+            if self._same_path(record, job, claim, path) and not ended(record.job.status) and _age(record.job) < me:
+                return record.job.metadata.name
+        return None
+
+    @staticmethod
+    def _same_path(record: JobRecord, job: TrainingJob, claim: str, path: str) -> bool:
+        other, storage = record.job.metadata, record.job.spec.checkpoint.storage
+        if other.namespace != job.metadata.namespace or other.uid == job.metadata.uid or storage is None:
+            return False
+        theirs = storage.path or names.checkpoint_directory(other.name, other.uid)
+        return storage.claim_name == claim and theirs == path
+
+
+def _age(job: TrainingJob) -> tuple[float, str]:
+    created = job.metadata.creation_timestamp
+    return (created.timestamp() if created else 0.0, job.metadata.uid)
