@@ -104,7 +104,8 @@ class Cluster:
         )
         reply = self._api.call_api(*call, _request_timeout=timeout)
         if not 200 <= reply.status <= 299:
-            raise ApiException(status=reply.status, reason=reply.reason, body=reply.read())
+            refusal = reply.read()  # type: ignore[no-untyped-call]  # the package is annotated in part
+            raise ApiException(status=reply.status, reason=reply.reason, body=refusal)
         return reply
 
     def _list(self, kind: type[CustomObject], namespace: str | None) -> Iterator[Any]:

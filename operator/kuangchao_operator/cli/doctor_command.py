@@ -5,6 +5,7 @@ Looks, never mends.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,7 +68,7 @@ def cluster_checks(context: str | None, namespace: str | None, release_namespace
         return
     yield Check(name="cluster", verdict=Verdict.OK, found=f"API server {version} answers")
     for name, check in CHECKS:
-        yield _guarded(name, lambda check=check: check(cluster, release_namespace))
+        yield _guarded(name, partial(check, cluster, release_namespace))
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:

@@ -105,7 +105,7 @@ def _conditions(status: TrainingJobStatus, now: datetime) -> Iterator[str]:
 def _attempts(job: TrainingJob, status: TrainingJobStatus) -> Iterator[str]:
     limit = job.spec.fault.max_restarts
     yield f"Attempts:   {status.attempt} (incarnation {status.incarnation} of the pods)"
-    yield f"Restarts:   {status.restarts} of {limit}; {status.infrastructure_restarts} more by the platform do not count"
+    yield f"Restarts:   {status.restarts} of {limit}; {status.infrastructure_restarts} by the platform do not count"
     for share in status.allocation:
         yield f"  node {share.node}: {share.devices} devices, pods {share.pods}"
     if status.avoid_nodes:
