@@ -1,0 +1,126 @@
+"""Client of the issuer's unix socket. Shares only requests and public material with the code that signs."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import aiohttp
+from pydantic import ValidationError
+
+from kuangchao_contracts import errors as e
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.keys import Jwks
+from kuangchao_contracts.minting import (
+    CA_PATH,
+    CERTIFICATE_PATH,
+    JWKS_PATH,
+    MAX_BATCH,
+    MINT_PATH,
+    CaBundle,
+    CertificateReply,
+    CertificateRequest,
+    MintBatch,
+    MintedToken,
+    MintReply,
+    MintRequest,
+)
+from kuangchao_contracts.wire import ErrorReply
+
+TIMEOUT_SECONDS: Final = 10.0
+T = TypeVar("T", bound=Contract)
+
+
+def _refusals(kind: type[e.CapabilityError]) -> dict[str, type[e.CapabilityError]]:
+    return {kind.code: kind, **{code: k for sub in kind.__subclasses__() for code, k in _refusals(sub).items()}}
+
+
+_REFUSALS: Final = _refusals(e.CapabilityError)
+
+
+class IssuerClient:
+    """Asks the issuer. Every method raises UnavailableError when there is no answer in time."""
+
+    def __init__(self, socket: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._socket, self._timeout = socket, aiohttp.ClientTimeout(total=timeout_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; the client may be used again."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def mint(self, requests: Sequence[MintRequest]) -> tuple[MintedToken, ...]:
+        """Tokens in the order of the requests; split into batches. Raises the CapabilityError of a refusal."""
+        tokens: list[MintedToken] = []
+        for start in range(0, len(requests), MAX_BATCH):
+            batch = MintBatch(requests=tuple(requests[start : start + MAX_BATCH]))
+            tokens.extend((await self._ask("POST", MINT_PATH, MintReply, batch)).tokens)
+        return tuple(tokens)
+
+    async def jwks(self) -> Jwks:
+        """Public keys."""
+        return await self._ask("GET", JWKS_PATH, Jwks)
+
+    async def ca(self) -> str:
+        """PEM of the CAs to trust."""
+        return (await self._ask("GET", CA_PATH, CaBundle)).pem
+
+    async def certificate(self, request: CertificateRequest) -> CertificateReply:
+        """A certificate for a CSR."""
+        return await self._ask("POST", CERTIFICATE_PATH, CertificateReply, request)
+
+    async def wait_ready(self, seconds: float) -> None:
+        """Return as soon as the issuer answers. Raises UnavailableError when it does not in this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not await self._answers():  # noqa: ASYNC110  # another process's socket gives no event
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise e.UnavailableError(f"issuer did not answer within {seconds:g} s") from None
+
+    async def _answers(self) -> bool:
+        try:
+            await self.jwks()
+        except e.UnavailableError:
+            return False
+        return True
+
+    async def _ask(self, method: str, path: str, answer: type[T], body: Contract | None = None) -> T:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(self._socket)), timeout=self._timeout
+            )
+        data = body.model_dump_json(by_alias=True, exclude_none=True).encode() if body else None
+        try:
+            async with self._session.request(method, f"http://issuer{path}", data=data) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise e.UnavailableError(f"issuer does not answer: {type(error).__name__}") from None
+        if response.status != 200:
+            raise _refusal(response.status, content)
+        try:
+            return answer.model_validate_json(content)
+        except ValidationError:
+            raise e.UnavailableError(f"issuer answered something else than {answer.__name__}") from None
+
+
+def _refusal(status: int, content: bytes) -> e.KuangchaoError:
+    try:
+        reply = ErrorReply.model_validate_json(content)
+    except ValidationError:
+        return e.UnavailableError(f"issuer answered {status}")
+    if reply.error == e.InvalidInputError.code:
+        return e.InvalidInputError("request", "(not shown)", reply.message)
+    kind = _REFUSALS.get(reply.error)
+    return kind(reply.message) if kind else e.UnavailableError(f"issuer answered {status} {reply.error}")

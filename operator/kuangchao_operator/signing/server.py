@@ -1,0 +1,127 @@
+"""The issuer's unix socket: mint, JWKS, CA, certificates. Whoever may open the socket is the operator.
+
+Tokens leave in answers only, never in logs; a refusal says which class of fault it is, since only we are asking.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
+from kuangchao_contracts.minting import (
+    CA_PATH,
+    CERTIFICATE_PATH,
+    JWKS_PATH,
+    MINT_PATH,
+    CaBundle,
+    CertificateRequest,
+    MintBatch,
+    MintReply,
+)
+from kuangchao_contracts.wire import ErrorReply
+from kuangchao_operator.signing.ca import CertificateAuthority
+from kuangchao_operator.signing.keystore import KeyStore
+from kuangchao_operator.signing.mint import Minter
+
+log = logging.getLogger(__name__)
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+TICK_SECONDS: Final = 10.0
+T = TypeVar("T", bound=Contract)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class IssuerServer:
+    """Serves one issuer on one socket."""
+
+    def __init__(self, keys: KeyStore, ca: CertificateAuthority, minter: Minter) -> None:
+        self._keys, self._ca, self._minter = keys, ca, minter
+
+    def app(self) -> web.Application:
+        """The application, without a socket."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors])
+        app.router.add_post(MINT_PATH, self._mint)
+        app.router.add_get(JWKS_PATH, self._jwks)
+        app.router.add_get(CA_PATH, self._bundle)
+        app.router.add_post(CERTIFICATE_PATH, self._certificate)
+        return app
+
+    async def serve(self, socket: Path, stop: asyncio.Event) -> None:
+        """Serve until `stop`, rotating keys meanwhile."""
+        runner = web.AppRunner(self.app(), access_log=None)
+        await runner.setup()
+        try:
+            await _listen(runner, socket)
+            log.info("issuer listens, signing with key %s", self._keys.signing_key()[0])
+            await self._rotate(stop)
+        finally:
+            await runner.cleanup()
+            _clear(socket)
+
+    async def _rotate(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await asyncio.wait_for(stop.wait(), TICK_SECONDS)
+            except TimeoutError:
+                self._tick()
+
+    def _tick(self) -> None:
+        try:
+            if self._keys.tick():
+                log.info("key set changed, signing with key %s", self._keys.signing_key()[0])
+            if self._ca.tick():
+                log.info("CA bundle changed")
+        except OSError as error:  # the old keys stay good: try again at the next tick
+            log.warning("cannot rotate: %s", error.strerror)
+
+    async def _mint(self, request: web.Request) -> web.Response:
+        batch = await _body(request, MintBatch)
+        reply = MintReply(tokens=tuple(self._minter.mint(wanted) for wanted in batch.requests))
+        return web.json_response(reply.wire())
+
+    async def _jwks(self, _: web.Request) -> web.Response:
+        return web.json_response(self._keys.jwks().wire())
+
+    async def _bundle(self, _: web.Request) -> web.Response:
+        return web.json_response(CaBundle(pem=self._ca.bundle()).wire())
+
+    async def _certificate(self, request: web.Request) -> web.Response:
+        return web.json_response(self._ca.sign(await _body(request, CertificateRequest)).wire())
+
+
+async def _body(request: web.Request, model: type[T]) -> T:
+    try:
+        return model.model_validate_json(await request.read())
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise InvalidInputError(where, "(not shown)", first["type"].replace("_", " ")) from None
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except KuangchaoError as error:
+        return web.json_response(ErrorReply(error=error.code, message=str(error)[:1024]).wire(), status=400)
+
+
+async def _listen(runner: web.AppRunner, socket: Path) -> None:
+    _clear(socket)
+    before = os.umask(0o117)
+    try:
+        await web.UnixSite(runner, socket).start()
+    finally:
+        os.umask(before)
+
+
+def _clear(socket: Path) -> None:
+    """Remove the socket, also one that was left by a process that was killed."""
+    if socket.is_socket():
+        socket.unlink()
