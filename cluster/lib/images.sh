@@ -137,16 +137,22 @@ image_build() {
   return "$status"
 }
 
-# golden IMAGE..: adds images; nodes that run are made anew (power loss and boot) when the store changed.
+# golden IMAGE.. | --drop IMAGE.. | --reset: nodes that run are made anew (power loss and boot) when the store changed.
 golden() {
   lock
-  if [ "${1:-}" = --reset ]; then
-    ! ls -d "$KC_ROOT"/nodes/node-* >/dev/null 2>&1 || fail "nodes exist; first: kc down --purge"
-    rm -rf "$GOLDEN" "$GOLDEN.list"
-    return 0
-  fi
-  golden_add "$@"
-  nodes_renew
+  case ${1:-} in
+    "") cat "$GOLDEN.list" ;;
+    --reset)
+      ! ls -d "$KC_ROOT"/nodes/node-* >/dev/null 2>&1 || fail "nodes exist; first: kc down --purge"
+      rm -rf "$GOLDEN" "$GOLDEN.list" ;;
+    --drop)
+      shift
+      golden_run golden_drop "$@"
+      nodes_renew ;;
+    *)
+      golden_add "$@"
+      nodes_renew ;;
+  esac
 }
 
 # golden_add IMAGE..: imports those that are not there with the same id.
@@ -158,11 +164,41 @@ golden_add() {
     grep -qsxF "$image $id" "$GOLDEN.list" || need+=("$image $id")
   done
   [ "${#need[@]}" -gt 0 ] || return 0
-  golden_import "${need[@]}"
+  golden_run golden_import "${need[@]}"
 }
 
-golden_import() ( # "image id"...
+golden_import() { # "image id"...
+  local line started
+  for line in "$@"; do
+    started=$SECONDS
+    pod save "${line% *}" | ctr -a "$socket" -n k8s.io images import - > /dev/null
+    golden_relist "${line% *}" "$line"   # listed only when complete
+    say "golden: ${line% *} in $((SECONDS - started)) s"
+  done
+}
+
+golden_drop() { # image..
+  local image
+  for image in "$@"; do
+    image=$(local_name "$image")
+    golden_relist "$image"
+    ctr -a "$socket" -n k8s.io images rm --sync "$image"
+  done
+}
+
+# golden_relist IMAGE [LINE]: replaces the image's line in the list of what golden holds.
+golden_relist() {
+  {
+    grep -v "^$1 " "$GOLDEN.list" 2>/dev/null || true
+    [ -z "${2:-}" ] || echo "$2"
+  } > "$GOLDEN.list.new"
+  mv "$GOLDEN.list.new" "$GOLDEN.list"
+}
+
+# golden_run COMMAND..: runs it with a containerd on the golden store; its socket is $socket.
+golden_run() (
   tmp=$RUN/golden
+  socket=$tmp/containerd.sock
   rm -rf "$tmp"
   mkdir -p "$tmp" "$GOLDEN"
   cat > "$tmp/containerd.toml" <<EOF
@@ -173,22 +209,16 @@ oom_score = 0
 disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
 [grpc]
-  address = "$tmp/containerd.sock"
+  address = "$socket"
 EOF
   unshare -m --propagation private containerd -c "$tmp/containerd.toml" > "$LOGS/golden.log" 2>&1 &
   containerd=$!
   trap 'kill $containerd 2>/dev/null; wait $containerd 2>/dev/null; rm -rf "$tmp"' EXIT
   for _ in $(seq 100); do
-    [ ! -S "$tmp/containerd.sock" ] || break
+    [ ! -S "$socket" ] || break
     sleep 0.1
   done
-  for line in "$@"; do
-    started=$SECONDS
-    pod save "${line% *}" | ctr -a "$tmp/containerd.sock" -n k8s.io images import - > /dev/null
-    { grep -v "^${line% *} " "$GOLDEN.list" 2>/dev/null || true; echo "$line"; } > "$GOLDEN.list.new"
-    mv "$GOLDEN.list.new" "$GOLDEN.list"   # listed only when complete
-    say "golden: ${line% *} in $((SECONDS - started)) s"
-  done
+  "$@"
 )
 
 # nodes_renew: nodes whose store is older than golden lose power and come back with a new one.

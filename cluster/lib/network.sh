@@ -48,6 +48,8 @@ network_down() {
   for path in /run/netns/kc-net /run/netns/kc-cp /run/netns/kc-node-*; do
     [ ! -e "$path" ] || ip netns del "${path##*/}" || true
   done
+  # The mount `ip netns add` makes for its folder, if nobody else has a namespace there.
+  if [ -d /run/netns ] && [ -z "$(ls /run/netns)" ]; then umount /run/netns 2>/dev/null || true; fi
 }
 
 link() {

@@ -85,7 +85,7 @@ def namespace(cluster):
     kc("kubectl", "create", "namespace", name)
     until(lambda: "default" in kc("kubectl", "-n", name, "get", "serviceaccount", check=False))
     yield name
-    kc("kubectl", "delete", "namespace", name, "--wait=false")
+    kc("kubectl", "delete", "namespace", name, "--wait=false", check=False)
 
 
 def test_service_names_resolve_and_connect_across_nodes(namespace):
