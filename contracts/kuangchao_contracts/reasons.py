@@ -45,6 +45,7 @@ class Reason(StrEnum):
     TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"
     POOL_NOT_FOUND = "PoolNotFound"
     POOL_EMPTY = "PoolEmpty"
+    POOL_IN_USE = "PoolInUse"
     NO_RESERVATION = "NoReservation"
     WAIT_FOR_START = "WaitForStart"
     WAIT_FOR_RECOVERY = "WaitForRecovery"
