@@ -1,0 +1,15 @@
+"""Marks every test with its tier, which is the folder it lies in: `pytest -m unit`, `-m api`."""
+
+from pathlib import Path
+
+import pytest
+
+TIERS = ("unit", "boundary", "api", "e2e")
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        tier = item.path.relative_to(HERE).parts[0]
+        if tier in TIERS:
+            item.add_marker(tier)
