@@ -214,7 +214,7 @@ Action = Plan | RecordPlan | Launch | RenewTokens | Stop | Reclaim | Assess | Em
 class Decision(Contract):
     """The wanted status and, once it is stored, the actions in order.
 
-    `status` None: nothing to store. `wake_after_seconds`: look again then even if nothing happens; None: only on change.
+    `status` None: nothing to store. `wake_after_seconds`: look again then even if nothing happens; None: on change.
     `released`: the job holds nothing any more, so the shell may let a deleted job go.
 
     Actions are repeated until the facts show their effect, so the shell must keep those facts that only it knows

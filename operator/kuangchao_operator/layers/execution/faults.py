@@ -1,0 +1,338 @@
+"""Finds the faults of the current attempt in the facts and makes one report of them, the likely cause first. Pure.
+
+One incident is one report: when a rank dies, its peers fail too, by lost connections; that is told apart here. What to
+do about it is the state layer's decision.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from kuangchao_contracts.api.trainingjob import Failure, HangAction, SuccessPolicy, TrainingJobSpec, TrainingJobStatus
+from kuangchao_contracts.faults import FaultReport
+from kuangchao_contracts.reasons import Reason
+from kuangchao_contracts.run import RankReport
+from kuangchao_operator.layers.execution import limits
+from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
+from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
+
+PEER_LOSS: Final = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|connectfullmesh|socket (timeout|closed)|remote process exited"
+    r"|timed out (waiting|after)|store.{0,40}timeout|recvvalue|nccl.{0,40}(remote|abort)|by peer",
+    re.IGNORECASE,
+)
+PEER_LOSS_KINDS: Final = frozenset(
+    {
+        "DistBackendError",
+        "DistNetworkError",
+        "DistStoreError",
+        "ConnectionError",
+        "ConnectionResetError",
+        "BrokenPipeError",
+        "PeerLost",
+    }
+)
+OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
+IMAGE_REASONS: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+    }
+)
+NAMED: Final = {
+    r.value: r
+    for r in (
+        Reason.USER_ERROR,
+        Reason.TASK_NOT_FOUND,
+        Reason.CHECKPOINT_CORRUPT,
+        Reason.OUT_OF_MEMORY,
+        Reason.EARLY_EXIT,
+        Reason.RANK_EXITED,
+        Reason.AUDIT_UNAVAILABLE,
+        Reason.INVALID_SPEC,
+    )
+}
+"""Kinds of error that a rank names in our own words."""
+WEIGHT: Final = {
+    reason: place
+    for place, reason in enumerate(
+        (
+            Reason.NODE_LOST,
+            Reason.EVICTED,
+            Reason.POD_LOST,
+            Reason.CHILD_CREATION_FAILED,
+            Reason.OUT_OF_MEMORY,
+            Reason.TASK_NOT_FOUND,
+            Reason.INVALID_SPEC,
+            Reason.CHECKPOINT_CORRUPT,
+            Reason.AUDIT_UNAVAILABLE,
+            Reason.USER_ERROR,
+            Reason.AGENT_LOST,
+            Reason.RANK_EXITED,
+            Reason.EARLY_EXIT,
+            Reason.IMAGE_PULL,
+            Reason.START_DEADLINE_EXCEEDED,
+            Reason.HUNG,
+        )
+    )
+}
+"""Which of several faults of one incident is the cause: the platform first, then what a rank says of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A failure, and whether it may be the mere consequence of another one that is not known yet."""
+
+    failure: Failure
+    reason: Reason
+    consequence: bool = False
+    since: datetime | None = None
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Sort key: causes first."""
+        return (self.consequence, WEIGHT[self.reason], self.failure.rank or 0)
+
+
+def gather(snapshot: JobSnapshot, gang: Gang, *, was_running: bool, pods_were_ready: bool) -> FaultReport | None:
+    """The incident of the current attempt, or None when there is none, or its cause may still show up."""
+    finder = _Finder(snapshot, gang, was_running, pods_were_ready)
+    faults = sorted(finder.all(), key=lambda f: f.order)
+    if not faults:
+        return None
+    first = faults[0]
+    if first.consequence and first.since is not None and finder.age(first.since) < limits.PEER_LOSS:
+        return None
+    lost = {p.node for p in gang.pods.values() if p.node and finder.node_lost(p)}
+    return FaultReport(
+        reason=first.reason,
+        attempt=gang.attempt,
+        failures=tuple(f.failure for f in faults[:64]),
+        pods_alive=finder.pods_alive(),
+        nodes_lost=tuple(sorted(lost))[:64],
+    )
+
+
+class _Finder:
+    """One pass over the facts of one attempt."""
+
+    def __init__(self, snapshot: JobSnapshot, gang: Gang, was_running: bool, pods_were_ready: bool) -> None:
+        self._snapshot, self._gang, self._now = snapshot, gang, snapshot.now
+        self._spec: TrainingJobSpec = snapshot.job.spec
+        self._status = snapshot.job.status or TrainingJobStatus()
+        self._was_running, self._pods_were_ready = was_running, pods_were_ready
+
+    def all(self) -> Iterator[Fault]:
+        """Every fault of the attempt."""
+        for index in range(self._gang.size):
+            yield from self._pod(index)
+        yield from self._early_exit()
+        yield from self._start()
+        yield from self._hang()
+
+    def age(self, since: datetime) -> float:
+        """Seconds since a time."""
+        return (self._now - since).total_seconds()
+
+    def node_lost(self, pod: PodFact) -> bool:
+        """Whether the pod's node has been gone for longer than the job's patience."""
+        since = pod.node_lost_since
+        return since is not None and self.age(since) >= self._spec.fault.node_lost_seconds
+
+    def pods_alive(self) -> bool:
+        """Whether every pod still runs with an agent that answers."""
+        for index in range(self._gang.size):
+            pod = self._gang.pods.get(index)
+            if (
+                pod is None
+                or pod.phase != "Running"
+                or pod.deleting
+                or pod.exit_code is not None
+                or self._silent(index)
+            ):
+                return False
+            if pod.node_lost_since is not None:
+                return False
+        return True
+
+    def _pod(self, index: int) -> Iterator[Fault]:
+        pod = self._gang.pods.get(index)
+        if pod is None:
+            if self._expected():
+                yield self._fault(Reason.POD_LOST, f"pod {index} is gone", index)
+            return
+        if pod.exit_code == 0:
+            yield from (self._rank(index, r) for r in self._gang.pod_reports(index) if ended_badly(r))
+        elif self.node_lost(pod):
+            yield self._fault(Reason.NODE_LOST, f"node {pod.node} does not answer", index)
+        elif pod.disrupted or pod.exit_reason == "Evicted":
+            yield self._fault(Reason.EVICTED, pod.exit_reason or "the pod was disrupted", index)
+        elif pod.deleting:
+            yield self._fault(Reason.POD_LOST, "the pod was deleted", index)
+        else:
+            yield from self._living(index, pod)
+
+    def _living(self, index: int, pod: PodFact) -> Iterator[Fault]:
+        bad = [r for r in self._gang.pod_reports(index) if ended_badly(r)]
+        yield from (self._rank(index, r) for r in bad)
+        if pod.exit_reason == "OOMKilled":
+            yield self._fault(
+                Reason.OUT_OF_MEMORY, "the container went over its memory limit", index, code=pod.exit_code
+            )
+        elif (pod.exit_code or pod.phase == "Failed") and not bad:
+            text = pod.exit_reason or "the pod failed"
+            yield self._fault(Reason.RANK_EXITED, f"{text}, exit code {pod.exit_code}", index, code=pod.exit_code)
+        elif pod.exit_code is None and self._silent(index):
+            yield self._fault(Reason.AGENT_LOST, "the agent is silent", index)
+
+    def _expected(self) -> bool:
+        """Whether a pod that is not seen must have existed."""
+        launched = self._snapshot.launched == (self._status.attempt, self._status.incarnation)
+        base = self._status.attempt_time or self._now
+        return self._pods_were_ready or (
+            launched
+            and self._snapshot.child_error is None
+            and self.age(base) > limits.MISSING_POD
+            and not self._gang.foreign
+        )
+
+    def _silent(self, index: int) -> bool:
+        if self.age(self._snapshot.operator_started_at) < limits.OPERATOR_GRACE:
+            return False
+        agent = self._gang.agents.get(index)
+        if agent is None:
+            return self._was_running and index in self._gang.pods
+        return self.age(agent.seen_at) > limits.AGENT_LOST
+
+    def _rank(self, index: int, report: RankReport) -> Fault:
+        reason = classify(report)
+        text = report.error or (f"rank {report.rank} ended with exit code {report.exit_code}")
+        consequence = reason is Reason.RANK_EXITED and peer_loss(report)
+        fault = self._fault(reason, text, index, rank=report.rank, code=report.exit_code, step=report.step)
+        return Fault(fault.failure, reason, consequence, self._first_exit(index))
+
+    def _first_exit(self, index: int) -> datetime | None:
+        pod, agent = self._gang.pods.get(index), self._gang.agents.get(index)
+        return (agent.first_exit_at if agent else None) or (pod.finished_at if pod else None)
+
+    def _early_exit(self) -> Iterator[Fault]:
+        reports = self._gang.reports
+        done = [r for r in reports.values() if ended_well(r)]
+        if self._spec.success_policy is SuccessPolicy.RANK0 or not done or len(done) == self._gang.ranks:
+            return
+        managed = self._spec.task is not None
+        early = [r for r in done if r.step < self._spec.training.steps] if managed else done
+        grace = limits.EARLY_EXIT if managed else limits.EARLY_EXIT_COMMAND
+        for report in sorted(early, key=lambda r: r.rank):
+            index = report.rank // self._gang.per_pod
+            since = self._first_exit(index)
+            if since is None or self.age(since) >= grace:
+                text = f"rank {report.rank} ended with 0 while others still run; under AllRanks that is a failure"
+                yield self._fault(Reason.EARLY_EXIT, text, index, rank=report.rank, code=0, step=report.step)
+
+    def _start(self) -> Iterator[Fault]:
+        if self._snapshot.child_error is not None and self._snapshot.child_error_final:
+            yield self._fault(Reason.CHILD_CREATION_FAILED, self._snapshot.child_error)
+        base = self._status.attempt_time
+        if self._was_running or self._gang.running or base is None:
+            return
+        if self.age(base) >= self._spec.start_deadline_seconds:
+            reason, text = start_problem(self._snapshot, self._gang)
+            message = f"not running {self._spec.start_deadline_seconds} s after the devices were reserved; {text}"
+            yield self._fault(reason or Reason.START_DEADLINE_EXCEEDED, message, _stuck(self._gang))
+
+    def _hang(self) -> Iterator[Fault]:
+        policy = self._spec.fault
+        if policy.on_hang is HangAction.OBSERVE or not self._was_running:
+            return
+        text = hang(self._snapshot, self._gang)
+        if text:
+            slowest = min(self._gang.reports.values(), key=lambda r: (r.step, r.rank), default=None)
+            index = slowest.rank // self._gang.per_pod if slowest else None
+            yield self._fault(Reason.HUNG, text, index, rank=slowest.rank if slowest else None)
+
+    def _fault(
+        self,
+        reason: Reason,
+        message: str,
+        index: int | None = None,
+        *,
+        rank: int | None = None,
+        code: int | None = None,
+        step: int | None = None,
+    ) -> Fault:
+        pod = self._gang.pods.get(index) if index is not None else None
+        progress = self._status.progress
+        known = max(self._gang.step, progress.step if progress else 0)
+        failure = Failure(
+            reason=reason,
+            message=message[:1024],
+            pod=pod.name if pod else None,
+            node=pod.node if pod else None,
+            rank=rank,
+            exit_code=code,
+            attempt=self._status.attempt,
+            step=known if step is None else step,
+            time=self._now,
+        )
+        return Fault(failure, reason)
+
+
+def classify(report: RankReport) -> Reason:
+    """What a rank's own words and its exit code say. A peer's death is an exit, not the user's error."""
+    kind = (report.error_kind or "").rsplit(".", 1)[-1]
+    if kind in NAMED:
+        return NAMED[kind]
+    if kind in OOM_KINDS:
+        return Reason.OUT_OF_MEMORY
+    if peer_loss(report) or not report.error:
+        return Reason.RANK_EXITED
+    return Reason.USER_ERROR
+
+
+def peer_loss(report: RankReport) -> bool:
+    """Whether a rank says no more than that another one is gone."""
+    kind = (report.error_kind or "").rsplit(".", 1)[-1]
+    if kind in PEER_LOSS_KINDS:
+        return True
+    return kind in ("", "RuntimeError") and bool(report.error) and PEER_LOSS.search(report.error or "") is not None
+
+
+def hang(snapshot: JobSnapshot, gang: Gang) -> str:
+    """How long a running job has made no step, when that is too long; "" otherwise."""
+    status, policy = snapshot.job.status, snapshot.job.spec.fault
+    if status is None or status.attempt_time is None or not gang.running or snapshot.job.spec.task is None:
+        return ""
+    last = status.progress.updated_at if status.progress else None
+    stepped = last is not None and last > status.attempt_time
+    base = last if stepped and last else status.attempt_time
+    limit = policy.hang_seconds if stepped else policy.first_step_seconds
+    return f"no step completed for {limit} s" if (snapshot.now - base).total_seconds() >= limit else ""
+
+
+def start_problem(snapshot: JobSnapshot, gang: Gang) -> tuple[Reason | None, str]:
+    """What keeps a gang from running now: a known reason if there is one, and words."""
+    if snapshot.child_error is not None:
+        return Reason.CHILD_CREATION_FAILED, snapshot.child_error
+    if gang.foreign:
+        return Reason.CHILD_CREATION_FAILED, f"pod {gang.foreign[0].name} exists but belongs to someone else"
+    stuck = _stuck(gang)
+    if stuck is None:
+        heard = sum(1 for a in gang.agents.values() if a.heartbeat.join.attempt == gang.attempt)
+        return None, f"{heard}/{gang.size} agents have joined"
+    pod = gang.pods[stuck]
+    text = f"pod {pod.name} {pod.phase}: {pod.waiting_reason or 'no reason given'} {pod.waiting_message}".strip()
+    return (Reason.IMAGE_PULL if pod.waiting_reason in IMAGE_REASONS else None), text
+
+
+def _stuck(gang: Gang) -> int | None:
+    """Index of the pod to blame for a gang that does not start: one that cannot get its image, else one that waits."""
+    late = [i for i, p in sorted(gang.pods.items()) if not p.ready and p.exit_code is None]
+    image = [i for i in late if gang.pods[i].waiting_reason in IMAGE_REASONS]
+    return next(iter(image or late), None)
