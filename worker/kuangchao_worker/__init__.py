@@ -1,0 +1,32 @@
+"""What runs inside a worker pod: the agent, the ranks, and the worker halves of topology, execution and state.
+
+Has no rights of its own: everything it asks of the control plane goes through the gate with a mounted token. Must
+never import kopf, kubernetes or anything of the operator.
+"""
+
+import os
+from typing import Final
+
+from kuangchao_worker.pod.channel import SOCKET_VARIABLE, RankChannel
+
+__version__: Final = "0.1.0"
+__all__ = ["report"]
+
+_channels: dict[str, RankChannel] = {}
+
+
+def report(*, step: int, total: int | None = None, **metrics: float) -> None:
+    """Tell the agent how far a `command` job is; does nothing when the script runs without an agent.
+
+    `total` is the number of steps of the whole run. Only what rank 0 reports is shown to people; the steps of all
+    ranks are watched for hangs.
+    """
+    path = os.environ.get(SOCKET_VARIABLE)
+    if not path:
+        return
+    if path not in _channels:
+        _channels[path] = RankChannel(path, int(os.environ.get("RANK", "0")))
+    texts = {name: f"{value:.10g}" for name, value in metrics.items()}
+    if total is not None:
+        texts["totalSteps"] = str(total)
+    _channels[path].progress(step, "train", texts)

@@ -1,0 +1,109 @@
+"""Calls the gate over HTTPS. Knows the wire and when to try again; never logs a token or a body."""
+
+import asyncio
+import logging
+import random
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeVar
+
+import aiohttp
+from pydantic import ValidationError
+
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.errors import AuditUnavailableError, UnavailableError
+from kuangchao_contracts.ports import OPERATIONS
+from kuangchao_contracts.run import ExchangeReply, ExchangeRequest
+from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, ErrorReply, to_error
+from kuangchao_worker.pod.tokens import TokenFile
+
+R = TypeVar("R", bound=Contract)
+T = TypeVar("T")
+MAX_ANSWER: Final = 8 << 20
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 10.0
+log = logging.getLogger("kuangchao.gate-client")
+
+
+class GateClient:
+    """One per agent. A connection that failed is made anew with the CA as it is then."""
+
+    def __init__(
+        self, url: str, tokens: TokenFile, ca_file: Path, *, timeout: float = 10.0,
+        clock: Callable[[], float] = time.monotonic, jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._url, self._tokens, self._ca_file = url, tokens, ca_file
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(5.0, timeout))
+        self._clock, self._jitter = clock, jitter
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "GateClient":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        await self._drop_session()
+
+    async def call(self, op: str, resource: str, request: Contract, answer: type[R]) -> R:
+        """One call under the agent's lease for that layer. Raises the error that the gate answered.
+
+        Raises UnavailableError when there is no answer.
+        """
+        return await self._post(self._tokens.token("agent", OPERATIONS[op].layer), op, resource, request, answer)
+
+    async def one_shot(self, op: str, resource: str, request: Contract, answer: type[R]) -> R:
+        """One consequential call: exchange the lease for a one-shot, then use that up."""
+        wanted = ExchangeRequest(op=op, resource=resource)
+        exchanged = await self.call("interface.exchange", resource, wanted, ExchangeReply)
+        return await self._post(exchanged.token, op, resource, request, answer)
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """Try until it works or fails for good; an outage of the control plane is waited for up to `seconds`."""
+        deadline, pause = self._clock() + seconds, FIRST_PAUSE
+        while True:
+            try:
+                return await attempt()
+            except (UnavailableError, AuditUnavailableError) as error:
+                if self._clock() + pause >= deadline:
+                    raise
+                log.info("waiting for the control plane: %s", error)
+            # jitter: all agents of all jobs come back at once after an outage
+            await asyncio.sleep(pause * (0.5 + self._jitter()))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _post(self, token: str, op: str, resource: str, request: Contract, answer: type[R]) -> R:
+        body = CallEnvelope(resource=resource, request=request.wire()).wire()
+        try:
+            session = self._open_session()
+            async with session.post(f"{self._url}{CALL_PATH}{op}", json=body, headers={"Authorization": f"Bearer {token}"},
+                                    allow_redirects=False) as reply:
+                status, raw = reply.status, await reply.content.read(MAX_ANSWER)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            await self._drop_session()
+            raise UnavailableError(f"{op}: {type(error).__name__}") from None
+        return _parse(op, status, raw, answer)
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            context = ssl.create_default_context(cafile=str(self._ca_file)) if self._url.startswith("https:") else False
+            self._session = aiohttp.ClientSession(
+                timeout=self._timeout, connector=aiohttp.TCPConnector(ssl=context), trust_env=False,
+            )
+        return self._session
+
+    async def _drop_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+def _parse(op: str, status: int, raw: bytes, answer: type[R]) -> R:
+    try:
+        if status == 200:
+            return answer.model_validate_json(raw)
+        reply = ErrorReply.model_validate_json(raw)
+    except ValidationError:
+        raise UnavailableError(f"{op}: answer {status} is not ours") from None
+    raise to_error(status, reply)

@@ -1,0 +1,137 @@
+"""The life of an agent: wait for tokens, join, run the attempt, and again for the next one until the pod may end."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from typing import Final
+
+from kuangchao_contracts.claims import Claims
+from kuangchao_contracts.errors import AuditUnavailableError, CapabilityError, KuangchaoError, UnavailableError
+from kuangchao_contracts.names import job_resource
+from kuangchao_contracts.run import Empty, FeedReply, JoinReply, JoinRequest
+from kuangchao_worker.agent import termination
+from kuangchao_worker.agent.client import GateClient
+from kuangchao_worker.agent.session import DRAINED_EXIT, Exit, Rejoin, Session
+from kuangchao_worker.agent.settings import Settings
+from kuangchao_worker.agent.store import AttemptStore, open_store
+from kuangchao_worker.pod.tokens import TokenFile
+
+TOKEN_SECONDS: Final = 300.0
+FIRST_JOIN_PAUSE: Final = 0.2
+LONGEST_JOIN_PAUSE: Final = 2.0
+log = logging.getLogger("kuangchao.agent")
+
+
+class Agent:
+    """One per pod."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
+        self._settings, self._environment = settings, environment
+        self._tokens = TokenFile(settings.token_directory)
+        self._client = GateClient(settings.gate_url, self._tokens, settings.trust_directory / "ca.crt")
+        self._session: Session | None = None
+        self._main: asyncio.Task[int] | None = None
+
+    async def run(self) -> int:
+        """Run until the pod may end; its exit code."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        self._settings.run_directory.mkdir(parents=True, exist_ok=True)
+        async with self._client:
+            self._main = asyncio.ensure_future(self._attempts())
+            try:
+                return await self._main
+            except asyncio.CancelledError:
+                return DRAINED_EXIT
+
+    def _on_sigterm(self) -> None:
+        log.info("asked to end")
+        if self._session is not None:
+            self._session.drain()
+        elif self._main is not None:
+            self._main.cancel()
+
+    async def _attempts(self) -> int:
+        attempt = 1
+        while True:
+            try:
+                await self._tokens.wait_for_attempt(attempt, TOKEN_SECONDS)
+                end = await self._attempt()
+            except KuangchaoError as error:
+                log.error("cannot join: %s", error)  # noqa: TRY400 - the message says it all
+                return 1
+            if isinstance(end, Exit):
+                return end.code
+            attempt = end.attempt
+
+    async def _attempt(self) -> Rejoin | Exit:
+        attempt, identity = self._tokens.read().attempt, self._tokens.identity()
+        store = await asyncio.to_thread(open_store, attempt) if self._settings.pod_index == 0 else None
+        try:
+            join = self._join_request(attempt, store)
+            reply = await self._join(join, identity)
+            if not isinstance(reply, JoinReply):
+                return reply
+            return await self._run(join, reply)
+        finally:
+            if store is not None:
+                store.close()
+
+    async def _run(self, join: JoinRequest, reply: JoinReply) -> Rejoin | Exit:
+        if reply.launch is None:
+            raise UnavailableError("the gate said ready but sent no launch specification")
+        self._session = Session(self._settings, self._client, join, reply, reply.launch, self._environment)
+        try:
+            end = await self._session.run()
+            if isinstance(end, Exit):
+                termination.write(self._settings.termination_log, self._session.reports())
+            return end
+        finally:
+            self._session = None
+
+    def _join_request(self, attempt: int, store: AttemptStore | None) -> JoinRequest:
+        settings = self._settings
+        return JoinRequest(
+            attempt=attempt, incarnation=settings.incarnation, pod_index=settings.pod_index, pod=settings.pod,
+            host=settings.host, store_port=store.port if store else 0, store_prefix=store.prefix if store else "",
+        )
+
+    async def _join(self, join: JoinRequest, identity: Claims) -> JoinReply | Rejoin | Exit:
+        """Present ourselves until the gang is complete. Pods come and go, so there is no limit: the operator has one."""
+        resource, pause = job_resource(identity.ns, identity.job), FIRST_JOIN_PAUSE
+        while True:
+            try:
+                reply = await self._client.call("execution.join", resource, join, JoinReply)
+                if reply.ready:
+                    return reply
+                log.info("waiting for %s", reply.waiting_for)
+            except CapabilityError:
+                turn = await self._refused(resource, join.attempt)
+                if turn is not None:
+                    return turn
+            except (UnavailableError, AuditUnavailableError) as error:
+                log.info("join: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_JOIN_PAUSE)
+
+    async def _refused(self, resource: str, attempt: int) -> Rejoin | Exit | None:
+        try:
+            feed = await self._client.call("interface.feed", resource, Empty(), FeedReply)
+        except KuangchaoError as error:
+            log.info("feed: %s", error)
+            return None
+        if feed.attempt == 0:
+            return Exit(DRAINED_EXIT)
+        return Rejoin(feed.attempt) if feed.attempt > attempt else None
+
+
+def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What ranks inherit. The agent's own settings are not theirs."""
+    own = ("KUANGCHAO_GATE_URL", "KUANGCHAO_TOKEN_DIR", "KUANGCHAO_TRUST_DIR", "KUANGCHAO_TERMINATION_LOG")
+    return {name: value for name, value in environment.items() if name not in own}
+
+
+async def run_agent() -> int:
+    """The agent of this process."""
+    return await Agent(Settings.from_environment(os.environ), rank_environment(os.environ)).run()

@@ -1,0 +1,149 @@
+"""Rank processes of this pod: start, signal, end and reap. Each is the leader of its own process group."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+TAIL_BYTES: Final = 8_192
+KILL_SECONDS: Final = 10.0
+_RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
+log = logging.getLogger("kuangchao.ranks")
+
+
+class RankProcess:
+    """One rank. `exit_code` is None while it runs, negative when a signal ended it."""
+
+    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.rank = rank
+        self._popen = subprocess.Popen(  # noqa: SIM115 - lives until it is reaped
+            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command], env=dict(environment),
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        )
+        assert self._popen.stderr is not None
+        self._stderr: int | None = self._popen.stderr.fileno()
+        os.set_blocking(self._stderr, False)
+        self._tail = bytearray()
+        asyncio.get_running_loop().add_reader(self._stderr, self._relay)
+
+    @property
+    def pid(self) -> int:
+        """Process id, also the id of the process group."""
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; known once it is reaped."""
+        return self._popen.returncode
+
+    def reap(self) -> None:
+        """Collect the exit status of an ended rank, and end what it left behind in its group."""
+        # before the status is collected the id cannot belong to anybody else
+        self.signal(signal.SIGKILL)
+        self._popen.wait(timeout=KILL_SECONDS)
+        self._relay()
+
+    def signal(self, number: int) -> None:
+        """Signal the whole process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def last_words(self) -> tuple[str | None, str]:
+        """(name of the exception that ended a Python program, last lines of standard error)."""
+        lines = self._tail.decode("utf-8", "replace").strip().splitlines()[-12:]
+        raised = next((match[1] for line in reversed(lines) if (match := _RAISED.match(line))), None)
+        return (raised.rsplit(".", 1)[-1] if raised and raised.endswith(("Error", "Exception", "Interrupt")) else None,
+                "\n".join(lines)[-800:])
+
+    def close(self) -> None:
+        """Stop relaying."""
+        if self._stderr is not None:
+            asyncio.get_running_loop().remove_reader(self._stderr)
+            self._stderr = None
+            assert self._popen.stderr is not None
+            self._popen.stderr.close()
+
+    def _relay(self) -> None:
+        """Pass standard error on to the pod's log and remember its end."""
+        while self._stderr is not None:
+            try:
+                chunk = os.read(self._stderr, 65_536)
+            except BlockingIOError:
+                return
+            if not chunk:
+                self.close()
+                return
+            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.buffer.flush()
+
+
+class Ranks:
+    """All rank processes of an attempt."""
+
+    def __init__(self, on_exit: Callable[[RankProcess], None]) -> None:
+        self._on_exit = on_exit
+        self._running: dict[int, RankProcess] = {}
+        self._all: list[RankProcess] = []
+
+    def start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start one rank."""
+        process = RankProcess(rank, command, environment)
+        self._running[process.pid] = process
+        self._all.append(process)
+
+    def on_child(self) -> None:
+        """Reap everything that has ended, orphans of the ranks too: this is PID 1. Called on SIGCHLD."""
+        while (pid := _ended_child()) is not None:
+            process = self._running.pop(pid, None)
+            if process is None:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            else:
+                process.reap()
+                self._on_exit(process)
+
+    def signal(self, number: int) -> None:
+        """Signal every rank that still runs."""
+        for process in self._running.values():
+            process.signal(number)
+
+    async def end(self, grace: float = 0.0) -> bool:
+        """End all ranks: SIGTERM and up to `grace` seconds, then SIGKILL. Whether all are gone.
+
+        A process in an uninterruptible wait cannot be ended, so waiting for it has a limit.
+        """
+        if grace > 0:
+            self.signal(signal.SIGTERM)
+            await self._wait(grace)
+        self.signal(signal.SIGKILL)
+        await self._wait(KILL_SECONDS)
+        for process in self._all:
+            process.close()
+        if self._running:
+            log.error("ranks %s cannot be killed", sorted(p.rank for p in self._running.values()))
+        return not self._running
+
+    async def _wait(self, seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
+        self.on_child()
+        while self._running and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+            self.on_child()
+
+
+def _ended_child() -> int | None:
+    """A child that has ended and is not reaped yet; it stays so."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return found.si_pid if found is not None else None

@@ -1,0 +1,249 @@
+"""One attempt in one pod: prepare, start ranks, report each second, obey. Ends with what to do next."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kuangchao_contracts.errors import CapabilityError, KuangchaoError
+from kuangchao_contracts.names import job_resource
+from kuangchao_contracts.run import (
+    Directive,
+    Empty,
+    FeedReply,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LaunchSpec,
+    RankReport,
+)
+from kuangchao_worker.agent.checkpoints import CheckpointKeeper
+from kuangchao_worker.agent.client import GateClient
+from kuangchao_worker.agent.environment import Place, places, program, torchrun_environment
+from kuangchao_worker.agent.monitor import Monitor
+from kuangchao_worker.agent.ranks import RankProcess, Ranks
+from kuangchao_worker.agent.settings import Settings
+from kuangchao_worker.agent.views import RankView, merge_metrics
+from kuangchao_worker.pod.assignment import Assignment
+from kuangchao_worker.pod.channel import RankMessage
+
+DRAINED_EXIT: Final = 143
+DRAIN_MARGIN: Final = 5.0
+"""Seconds of the grace period that are kept for the last commit and the last report."""
+log = logging.getLogger("kuangchao.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """Join again, for this attempt or a later one."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the pod with this code."""
+
+    code: int
+
+
+class Session:
+    """The attempt that the agent has joined."""
+
+    def __init__(
+        self, settings: Settings, client: GateClient, join: JoinRequest, reply: JoinReply, launch: LaunchSpec,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._settings, self._client, self._join, self._reply, self._launch = settings, client, join, reply, launch
+        self._environment = environment
+        self._resource = job_resource(launch.namespace, launch.job)
+        self._places = places(launch.plan, settings.pod_index)
+        self.views = {place.rank: RankView(place.rank) for place in self._places}
+        self._ranks = Ranks(self._on_exit)
+        self._wake = asyncio.Event()
+        self._draining = False
+        self._acknowledged = False
+        self._keeper: CheckpointKeeper | None = None
+        if launch.checkpoint_path is not None and launch.command is None and settings.pod_index == 0:
+            base = settings.checkpoints / launch.checkpoint_path
+            self._keeper = CheckpointKeeper(client, launch, reply.attempt, base)
+
+    async def run(self) -> Rejoin | Exit:
+        """Run the attempt to its end in this pod; leaves no process behind."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._ranks.on_child)
+        # a number in the name keeps ranks of an older attempt from being heard
+        monitor = Monitor(self._settings.run_directory / f"m{self._reply.attempt}.sock", self._on_message)
+        self._drain_monitor = monitor.drain
+        start = asyncio.create_task(self._start(monitor.path), name="start ranks")
+        try:
+            return await self._report_until_over()
+        finally:
+            start.cancel()
+            await self._ranks.end()
+            with contextlib.suppress(asyncio.CancelledError):
+                await start
+            if self._keeper is not None:
+                await self._keeper.close()
+            monitor.close()
+            loop.remove_signal_handler(signal.SIGCHLD)
+
+    def drain(self) -> None:
+        """SIGTERM: have the ranks save and end, then end the pod."""
+        if not self._draining:
+            self._draining = True
+            self._drain_deadline = asyncio.get_running_loop().time() + max(1.0, self._settings.grace_seconds - DRAIN_MARGIN)
+            self._ranks.signal(signal.SIGTERM)
+            self._wake.set()
+
+    def reports(self) -> list[RankReport]:
+        """What is known of every rank of this pod."""
+        held = self._keeper is not None and self._keeper.busy
+        return [view.report(held=held) for view in self.views.values()]
+
+    # ---- start
+
+    async def _start(self, monitor: Path) -> None:
+        try:
+            restore = await self._keeper.prepare(self._reply.restore) if self._keeper is not None else None
+        except KuangchaoError as error:
+            log.exception("nothing is started")
+            for view in self.views.values():
+                view.refuse(error.code, str(error))
+            self._wake.set()
+            return
+        if self._draining:
+            return
+        for place in self._places:
+            command, environment = self._prepare_rank(place, monitor, restore)
+            self._ranks.start(place.rank, command, environment)
+
+    def _prepare_rank(self, place: Place, monitor: Path, restore: object) -> tuple[list[str], dict[str, str]]:
+        if self._launch.command is not None:
+            directory = self._script_directory()
+            return program(self._launch, ""), torchrun_environment(
+                self._environment, place, self._reply, self._launch, str(monitor), str(directory))
+        settings, reply, launch = self._settings, self._reply, self._launch
+        base = settings.checkpoints / launch.checkpoint_path if launch.checkpoint_path is not None else None
+        assignment = Assignment.model_validate({
+            "launch": launch, "attempt": reply.attempt, "rank": place.rank, "local_rank": place.local_rank,
+            "master_host": reply.master_host, "master_port": reply.master_port, "store_prefix": reply.store_prefix,
+            "monitor": str(monitor), "token_directory": str(settings.token_directory),
+            "trust_directory": str(settings.trust_directory), "run_directory": str(settings.run_directory),
+            "checkpoint_directory": str(base) if base is not None else None, "restore": restore,
+        })
+        path = settings.run_directory / f"rank-{place.rank}.json"
+        path.write_bytes(assignment.canonical())
+        return program(launch, str(path)), {"OMP_NUM_THREADS": "1", **self._environment}
+
+    def _script_directory(self) -> Path:
+        """Where a `command` job may keep checkpoints of its own: the volume if it has one, else scratch space."""
+        path = self._launch.checkpoint_path
+        directory = self._settings.checkpoints / path if path is not None else self._settings.run_directory / "scratch"
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    # ---- what ranks say and how they end
+
+    def _on_message(self, message: RankMessage) -> None:
+        view = self.views.get(message.rank)
+        if view is None:
+            return
+        view.hear(message)
+        if self._keeper is not None and message.saved is not None:
+            self._keeper.saved(Path(message.saved))
+        if self._keeper is not None and message.save_failed is not None:
+            self._keeper.failed(Path(message.save_failed), message.error or "")
+
+    def _on_exit(self, process: RankProcess) -> None:
+        self._drain_monitor()
+        self.views[process.rank].end(process)
+        self._acknowledged = False
+        log.info("rank %d ended with %s", process.rank, process.exit_code)
+        self._wake.set()
+
+    # ---- reports and orders
+
+    async def _report_until_over(self) -> Rejoin | Exit:
+        loop = asyncio.get_running_loop()
+        contact = loop.time()
+        while True:
+            answer = await self._beat()
+            if answer is not None:
+                contact = loop.time()
+                order = self._obey(answer)
+                if order is not None:
+                    return order
+            over = self._over(loop.time() - contact)
+            if over is not None:
+                return over
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._settings.heartbeat_seconds)
+            self._wake.clear()
+
+    async def _beat(self) -> HeartbeatReply | FeedReply | None:
+        """Report; the answer, or None when the control plane is out of reach."""
+        request = self._heartbeat()
+        ended = all(report.exit_code is not None for report in request.ranks)
+        try:
+            answer = await self._client.call("execution.heartbeat", self._resource, request, HeartbeatReply)
+        except CapabilityError:
+            return await self._feed()
+        except KuangchaoError as error:
+            log.info("heartbeat: %s", error)
+            return None
+        self._acknowledged = ended
+        return answer
+
+    async def _feed(self) -> FeedReply | None:
+        """Why we were refused: a new attempt, a closed job, or just tokens that are about to be renewed."""
+        try:
+            return await self._client.call("interface.feed", self._resource, Empty(), FeedReply)
+        except KuangchaoError as error:
+            log.info("feed: %s", error)
+            return None
+
+    def _heartbeat(self) -> HeartbeatRequest:
+        first = self.views.get(0)
+        metrics = merge_metrics(first.metrics, self._keeper.metrics if self._keeper else {}) if first is not None else {}
+        count, head = first.oplog if first is not None else (0, "")
+        return HeartbeatRequest(join=self._join, ranks=tuple(self.reports()), metrics=metrics, oplog_count=count,
+                                oplog_head=head)
+
+    def _obey(self, answer: HeartbeatReply | FeedReply) -> Rejoin | Exit | None:
+        if answer.attempt > self._reply.attempt:
+            log.info("attempt %d is over, %d has begun", self._reply.attempt, answer.attempt)
+            return Rejoin(answer.attempt)
+        if isinstance(answer, FeedReply):
+            # attempt 0: the job is finished, suspended or deleted, and nothing of it may run
+            return Exit(self._code()) if answer.attempt == 0 else None
+        if answer.directive is Directive.REJOIN:
+            return Rejoin(self._reply.attempt + 1)
+        if answer.directive is Directive.STOP:
+            self.drain()
+        return None
+
+    def _over(self, silence: float) -> Exit | None:
+        """Whether the pod may end by itself, `silence` seconds after the last contact."""
+        ended = all(report.exit_code is not None for report in self.reports())
+        if self._draining:
+            late = asyncio.get_running_loop().time() >= self._drain_deadline
+            return Exit(self._code()) if late or (ended and self._acknowledged) else None
+        succeeded = ended and self._code() == 0
+        if succeeded and self._acknowledged:
+            return Exit(0)
+        # with a failed rank the control plane has the word; only its silence ends the wait
+        return Exit(self._code()) if ended and silence >= self._settings.contact_seconds else None
+
+    def _code(self) -> int:
+        """Exit code of the pod: that of the first rank that failed; 143 when it was ended early."""
+        codes = [view.exit_code for view in self.views.values()]
+        failed = [code for code in codes if code not in (0, None)]
+        if failed:
+            return 128 - failed[0] if failed[0] < 0 else failed[0]
+        return DRAINED_EXIT if None in codes else 0

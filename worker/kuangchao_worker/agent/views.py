@@ -1,0 +1,66 @@
+"""What the agent knows of each of its ranks, put together from process and channel. Values and pure functions."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kuangchao_contracts.run import RankReport, RankState
+from kuangchao_worker.agent.ranks import RankProcess
+from kuangchao_worker.pod.channel import RankMessage
+
+MAX_METRICS: Final = 32
+
+
+@dataclass(slots=True)
+class RankView:
+    """One rank, newest knowledge."""
+
+    rank: int
+    state: RankState = RankState.STARTING
+    step: int = 0
+    section: str = "init"
+    exit_code: int | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    metrics: dict[str, str] = field(default_factory=dict)
+    oplog: tuple[int, str] = (0, "")
+
+    def hear(self, message: RankMessage) -> None:
+        """Take in what the rank said; a failed save is the keeper's business and no failure of the rank."""
+        if message.step is not None:
+            self.step = max(self.step, message.step)
+            self.state = RankState.RUNNING
+        self.section = message.section or self.section
+        self.metrics |= message.metrics
+        if message.error is not None and message.save_failed is None:
+            self.error, self.error_kind = message.error, message.error_kind
+        if message.oplog_count is not None:
+            self.oplog = (message.oplog_count, message.oplog_head or "")
+
+    def end(self, process: RankProcess) -> None:
+        """Take in how the process ended; what the rank said itself is better than what is read from its output."""
+        self.state, self.exit_code = RankState.EXITED, process.exit_code
+        if process.exit_code in (0, None) or self.error is not None:
+            return
+        raised, tail = process.last_words()
+        killed = process.exit_code is not None and process.exit_code < 0
+        self.error_kind = f"Signal{-(process.exit_code or 0)}" if killed else raised or "ExitCode"
+        self.error = tail or (f"killed by signal {-(process.exit_code or 0)}" if killed else "no output on standard error")
+
+    def refuse(self, kind: str, message: str) -> None:
+        """The rank was never started."""
+        self.state, self.exit_code, self.error_kind, self.error = RankState.EXITED, 1, kind[:64], message[:1024]
+
+    def report(self, *, held: bool) -> RankReport:
+        """What is told to the control plane. `held`: it ended well, but its last checkpoint is not committed yet."""
+        if held and self.exit_code == 0:
+            return RankReport(rank=self.rank, state=RankState.RUNNING, step=self.step, section="commit")
+        return RankReport(rank=self.rank, state=self.state, step=self.step, section=self.section,
+                          exit_code=self.exit_code, error=self.error, error_kind=self.error_kind)
+
+
+def merge_metrics(*parts: dict[str, str]) -> dict[str, str]:
+    """Metrics of several sources, later ones first in right, as many as a heartbeat may hold."""
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged |= part
+    return dict(list(merged.items())[-MAX_METRICS:])

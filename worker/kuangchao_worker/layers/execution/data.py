@@ -1,0 +1,70 @@
+"""Which samples each rank sees in each step: a pure function of seed, step and plan, so nothing needs to be stored.
+
+The epochs' permutations form one endless stream; step s (from 1) takes its next `global_batch` samples, also across
+the end of an epoch, so no sample is dropped or seen twice in one epoch.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.plan import Axis, ParallelPlan
+
+
+class SampleOrder:
+    """The stream of sample indices."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        if size < 1:
+            raise InvalidInputError("dataset", size, "has no samples", 1)
+        self._size = size
+        # a step reads from two epochs at most unless the batch is larger than the data
+        self._permutation = lru_cache(maxsize=4)(lambda epoch: _permutation(seed, epoch, size))
+
+    def samples(self, start: int, count: int) -> torch.Tensor:
+        """Indices of `count` samples from position `start` of the stream."""
+        parts: list[torch.Tensor] = []
+        while count:
+            epoch, offset = divmod(start, self._size)
+            part = self._permutation(epoch)[offset : offset + count]
+            parts.append(part)
+            start, count = start + len(part), count - len(part)
+        return torch.cat(parts)
+
+    def epoch(self, position: int) -> int:
+        """Epoch of a position in the stream."""
+        return position // self._size
+
+
+def _permutation(seed: int, epoch: int, size: int) -> torch.Tensor:
+    # a generator of its own: the global one belongs to the model, and drawing from it would shift its numbers
+    generator = torch.Generator().manual_seed((seed << 32) + epoch)
+    return torch.randperm(size, generator=generator)
+
+
+class Batches:
+    """The micro-batches of one rank."""
+
+    def __init__(
+        self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any], plan: ParallelPlan, rank: int, seed: int
+    ) -> None:
+        self._dataset, self._collate, self._plan = dataset, collate, plan
+        self.order = SampleOrder(seed, len(dataset))  # type: ignore[arg-type]  # map-style datasets have a length
+        self._share = plan.global_batch // plan.data
+        self._offset = plan.coordinate(rank, Axis.DATA) * self._share
+
+    def indices(self, step: int) -> list[torch.Tensor]:
+        """Sample indices of this rank in a step (from 1), one tensor per micro-batch."""
+        start = (step - 1) * self._plan.global_batch + self._offset
+        return list(self.order.samples(start, self._share).split(self._plan.micro_batch))
+
+    def load(self, indices: torch.Tensor) -> Any:
+        """One micro-batch."""
+        if isinstance(self._dataset, TensorDataset):
+            # indexing whole tensors gives the same batch as collating samples, thirty times faster
+            return self._dataset[indices]  # type: ignore[index]  # torch declares int, tensors work
+        return self._collate([self._dataset[i] for i in indices.tolist()])

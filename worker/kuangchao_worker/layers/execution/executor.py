@@ -1,0 +1,158 @@
+"""The training loop of one rank: carries out the plan and calls the other layers through the gate, nothing else.
+
+Never shrinks a batch, never touches weights, links or files of a checkpoint; what it needs of them it asks for.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.checkpoint import CheckpointRef
+from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, StepResult, SubmitGradients
+from kuangchao_worker.layers.execution.agreement import Agreement
+from kuangchao_worker.layers.execution.context import ExecutionContext
+from kuangchao_worker.layers.execution.data import Batches
+from kuangchao_worker.layers.execution.metrics import LossLog
+from kuangchao_worker.pod.assignment import Assignment
+from kuangchao_worker.pod.shards import working_name
+
+
+class Outcome(StrEnum):
+    """How the loop ended."""
+
+    FINISHED = "Finished"
+    DRAINED = "Drained"
+
+
+class Call(Protocol):
+    """A step call through the rank's gate."""
+
+    def __call__(self, op: str, request: Contract) -> Contract: ...
+
+
+class Algorithm(Protocol):
+    """The user's code as execution sees it."""
+
+    def micro_step(self, batch: Any, *, last: bool) -> float:
+        """Forward and backward of one micro-batch; gradients are reduced over the ranks on the last one."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Final measurements; empty when the task has none or this is not rank 0."""
+
+
+class Report(Protocol):
+    """Tells the agent where the rank is."""
+
+    def __call__(self, step: int, section: str, metrics: dict[str, str]) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Executor:
+    """Everything is injected; `stop` is true once somebody has asked this rank to end early."""
+
+    assignment: Assignment
+    call: Call
+    algorithm: Algorithm
+    batches: Batches
+    context: ExecutionContext
+    agreement: Agreement
+    log: LossLog
+    report: Report
+    stop: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+    _saved_at: float = field(init=False, default=0.0)
+    _saved_step: int = field(init=False, default=0)
+    metrics: dict[str, str] = field(init=False, default_factory=dict)
+
+    def run(self, restore: CheckpointRef | None) -> Outcome:
+        """Restore if there is something to restore, then train to the last step or until all ranks agree to stop."""
+        self._saved_at = self.clock()
+        agreed = self.agreement.start(restore)
+        if agreed is not None:
+            self._restore(agreed)
+        last = self.assignment.launch.training.steps
+        stopped = False
+        while self.context.step < last and not stopped:
+            stopped = self._step()
+        outcome = Outcome.DRAINED if stopped and self.context.step < last else Outcome.FINISHED
+        self._save()
+        self.log.flush()
+        if outcome is Outcome.FINISHED:
+            self._evaluate()
+        return outcome
+
+    def _restore(self, restore: CheckpointRef) -> None:
+        self._enter("restore")
+        base = self.assignment.checkpoint_directory
+        if base is None:
+            raise ValueError("a restore point without a checkpoint directory")
+        self.call("state.restore", RestoreRequest(checkpoint=restore, directory=str(Path(base) / restore.path)))
+        self.context.done("restore")
+        self._move_to(restore.step)
+        self._saved_step = restore.step
+
+    def _step(self) -> bool:
+        """One step; whether all ranks agreed to stop after it."""
+        self.context.enter("train")
+        step = self.context.step + 1
+        parts = self.batches.indices(step)
+        loss = 0.0
+        for number, indices in enumerate(parts, start=1):
+            loss += self.algorithm.micro_step(self.batches.load(indices), last=number == len(parts))
+        result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
+        self.context.done("submit_gradients")
+        agreed = self.agreement.after_step(loss / len(parts), stop=self.stop(), save=self._due())
+        self._move_to(step)
+        self._publish(agreed.loss, result)
+        if agreed.save and not agreed.stop:
+            self._save()
+        return agreed.stop
+
+    def _move_to(self, step: int) -> None:
+        self.context.step = step
+        self.context.samples = step * self.assignment.launch.plan.global_batch
+        self.context.epoch = self.batches.order.epoch(self.context.samples)
+
+    def _publish(self, loss: float, result: Contract) -> None:
+        self.log.add(self.context.step, loss)
+        self.metrics = {"loss": f"{loss:.10g}"}
+        if isinstance(result, StepResult):
+            self.metrics["gradientNorm"] = result.gradient_norm
+        self.report(self.context.step, self.context.section, self.metrics)
+
+    def _due(self) -> bool:
+        """Whether this rank thinks that a checkpoint is due after the step that is ending."""
+        launch = self.assignment.launch
+        every, seconds = launch.checkpoint_every_steps, launch.checkpoint_every_seconds
+        by_step = every is not None and (self.context.step + 1) % every == 0
+        by_time = seconds is not None and self.clock() - self._saved_at >= seconds
+        return by_step or by_time
+
+    def _save(self) -> None:
+        """Save the state after the present step, unless that is done already or there is nowhere to save to."""
+        base, step = self.assignment.checkpoint_directory, self.context.step
+        if base is None or step == self._saved_step:
+            return
+        self._enter("checkpoint")
+        # a restore goes back to a saved step, so the curve up to it must not be lost with this process
+        self.log.flush()
+        directory = Path(base) / working_name(step, self.assignment.attempt)
+        self.call("state.save", SaveRequest(step=step, directory=str(directory)))
+        self.context.done("save")
+        self._saved_step, self._saved_at = step, self.clock()
+
+    def _evaluate(self) -> None:
+        self._enter("evaluate")
+        found = {name: f"{value:.6g}" for name, value in self.algorithm.evaluate().items()}
+        # nobody leaves before rank 0 has measured: a rank that is gone early looks like a failure
+        self.agreement.after_step(0.0, stop=False, save=False)
+        self.metrics |= found
+        self._enter("finished")
+
+    def _enter(self, section: str) -> None:
+        self.context.enter(section)
+        self.report(self.context.step, section, self.metrics)

@@ -1,0 +1,113 @@
+"""Files of one rank in a checkpoint: written in the background with their digests, read back only if they match."""
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from pydantic import ValidationError
+
+from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, FileDigest
+from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_worker.pod.shards import MANIFEST, ShardsDone, done_name, write_durably
+
+WRITE_SECONDS: Final = 1_800.0
+Notify = Callable[[Path, str | None], None]
+"""Called with the directory and None when a rank's part is complete, or with what went wrong."""
+
+
+class _Hashing:
+    """A sink for torch.save that counts and hashes what passes to the file."""
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        self._file, self.digest, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+class ShardWriter:
+    """One write at a time, in a thread. A failed write is reported and never raised: training goes on."""
+
+    def __init__(self, rank: int, notify: Notify) -> None:
+        self._rank, self._notify = rank, notify
+        self._thread: threading.Thread | None = None
+
+    def submit(self, directory: Path, payloads: Mapping[str, Any], oplog: str) -> None:
+        """Start to write; waits for the write before this one, so that memory holds one copy at most."""
+        if not self.wait(WRITE_SECONDS):
+            self._notify(directory, "the checkpoint before this one is still being written")
+            return
+        self._thread = threading.Thread(
+            target=self._write, args=(directory, payloads, oplog), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the write in progress; whether it is over."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _write(self, directory: Path, payloads: Mapping[str, Any], oplog: str) -> None:
+        written: list[str] = []
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            files = []
+            for name, payload in payloads.items():
+                written.append(name)
+                files.append(_save(directory, name, payload))
+            done = ShardsDone(rank=self._rank, files=tuple(files), oplog=oplog, torch_version=torch.__version__)
+            write_durably(directory / done_name(self._rank), done.canonical())
+        except (OSError, RuntimeError) as error:  # torch turns a failed write into RuntimeError
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            for name in written:
+                (directory / name).unlink(missing_ok=True)
+            self._notify(directory, f"{type(cause).__name__}: {cause}"[:512])
+        else:
+            self._notify(directory, None)
+
+
+def _save(directory: Path, name: str, payload: Any) -> FileDigest:
+    with (directory / name).open("wb") as file:
+        sink = _Hashing(file)
+        torch.save(payload, sink)  # type: ignore[arg-type]  # torch needs write and flush only
+        file.flush()
+        os.fsync(file.fileno())
+    return FileDigest(path=name, size=sink.size, sha256=sink.digest.hexdigest())
+
+
+def read_manifest(directory: Path, checkpoint: CheckpointRef) -> CheckpointManifest:
+    """The manifest, if it is the one that was committed. Raises CheckpointCorruptError."""
+    try:
+        raw = (directory / MANIFEST).read_bytes()
+        manifest = CheckpointManifest.model_validate_json(raw)
+    except (OSError, ValidationError) as error:
+        raise CheckpointCorruptError(f"{checkpoint.path}: manifest cannot be read: {type(error).__name__}") from None
+    if hashlib.sha256(raw).hexdigest() != checkpoint.digest:
+        raise CheckpointCorruptError(f"{checkpoint.path}: manifest is not the committed one")
+    return manifest
+
+
+def load(directory: Path, manifest: CheckpointManifest, name: str) -> Any:
+    """Content of a file, or None when the manifest has no such file. Raises CheckpointCorruptError if it was changed."""
+    entry = next((file for file in manifest.files if file.path == name), None)
+    if entry is None:
+        return None
+    try:
+        raw = (directory / name).read_bytes()
+    except OSError as error:
+        raise CheckpointCorruptError(f"{directory.name}/{name}: {error.strerror}") from None
+    if len(raw) != entry.size or hashlib.sha256(raw).hexdigest() != entry.sha256:
+        raise CheckpointCorruptError(f"{directory.name}/{name}: does not match its digest")
+    # never unpickle code from a volume that others may write to
+    return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)

@@ -1,0 +1,94 @@
+"""The parameters and the optimizer of one rank. Only the state layer changes them; user code gets a module to call."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+MEBIBYTE: Final = 1 << 20
+
+
+class ParameterStore:
+    """Owns module, optimizer and schedule."""
+
+    def __init__(self, module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
+        self.module = module
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self.elements = sum(p.numel() for p in self._parameters)
+        self._wrapped: nn.Module = module
+
+    def connect(self) -> None:
+        """Reduce gradients over all ranks from now on. Call once the links are there."""
+        if dist.get_world_size() == 1 or not self._parameters:
+            return
+        size = sum(p.numel() * p.element_size() for p in self._parameters)
+        # DDP rebuilds its buckets after the first iteration, so a restarted run would sum in another layout once more
+        # and differ in the last bit. find_unused_parameters=True turns the rebuild off; one bucket fixes the order.
+        self._wrapped = DistributedDataParallel(
+            self.module, find_unused_parameters=True, bucket_cap_mb=size / MEBIBYTE + 1,
+        )
+
+    def forward(self) -> nn.Module:
+        """The module as user code must call it."""
+        return self._wrapped
+
+    @contextmanager
+    def reduction(self, *, last: bool) -> Iterator[None]:
+        """Around forward and backward of a micro-batch: gradients of all but the last are only added up locally."""
+        if last or not isinstance(self._wrapped, DistributedDataParallel):
+            yield
+        else:
+            with self._wrapped.no_sync():
+                yield
+
+    def apply(self) -> float:
+        """Update the parameters from the reduced gradients, clear them, and return their global norm."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = float(nn.utils.get_total_norm(gradients)) if gradients else 0.0
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def state(self) -> dict[str, Any]:
+        """A copy of everything in main memory that later steps cannot change."""
+        return in_memory({
+            "module": self.module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
+        })
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
+        self.module.load_state_dict(state["module"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+
+    def digest(self) -> str:
+        """SHA-256 over names and bytes of parameters and buffers: equal digests mean equal weights."""
+        result = hashlib.sha256()
+        for name, tensor in sorted(self.module.state_dict().items()):
+            result.update(name.encode())
+            result.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return result.hexdigest()
+
+
+def in_memory(value: Any) -> Any:
+    """A deep copy with all tensors copied to main memory; torch's own async stager leaves CPU tensors shared."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: in_memory(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(in_memory(item) for item in value)
+    return value

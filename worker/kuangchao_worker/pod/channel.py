@@ -1,0 +1,68 @@
+"""The channel from a rank to the agent of its pod: one JSON datagram per message on a unix socket.
+
+Progress may be dropped when the agent is slow, because the next message says more; everything that matters once
+(errors, saved shards, final metrics) is sent with `reliable`. A rank never waits for the agent without a limit.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from kuangchao_contracts.base import Contract, Text
+
+SOCKET_VARIABLE: Final = "KUANGCHAO_MONITOR"
+MAX_MESSAGE: Final = 16_384
+PROGRESS_SECONDS: Final = 0.1
+RELIABLE_SECONDS: Final = 5.0
+
+
+class RankMessage(Contract):
+    """What a rank says. Fields that are None say nothing new."""
+
+    rank: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)] | None = None
+    section: Annotated[str, Field(max_length=32)] | None = None
+    metrics: dict[str, Annotated[str, Field(max_length=64)]] = {}
+    error: Text | None = None
+    error_kind: Annotated[str, Field(max_length=64)] | None = None
+    saved: Annotated[str, Field(max_length=1024)] | None = None
+    """Directory in which this rank has finished its part of a checkpoint."""
+    save_failed: Annotated[str, Field(max_length=1024)] | None = None
+    """Directory of a checkpoint that this rank could not write; `error` says why and training goes on."""
+    oplog_count: Annotated[int, Field(ge=0)] | None = None
+    oplog_head: Annotated[str, Field(max_length=64)] | None = None
+
+
+class RankChannel:
+    """The rank's end. Without an agent (path None) every message is dropped."""
+
+    def __init__(self, path: str | None, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._rank, self._clock = path, rank, clock
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if path else None
+        self._last = (-1.0, "")
+
+    def progress(self, step: int, section: str, metrics: Mapping[str, str] | None = None) -> None:
+        """Say where the rank is; at most one message in `PROGRESS_SECONDS` unless the section has changed."""
+        now = self._clock()
+        if self._socket is None or (section == self._last[1] and now - self._last[0] < PROGRESS_SECONDS):
+            return
+        self._last = (now, section)
+        self._send({"rank": self._rank, "step": step, "section": section, "metrics": dict(metrics or {})}, 0.0)
+
+    def reliable(self, message: RankMessage) -> None:
+        """Send a message that must arrive; gives up after `RELIABLE_SECONDS` when the agent is gone or stuck."""
+        self._send(message.wire(), RELIABLE_SECONDS)
+
+    def _send(self, message: Mapping[str, object], patience: float) -> None:
+        if self._socket is None or self._path is None:
+            return
+        self._socket.settimeout(patience)
+        try:
+            self._socket.sendto(json.dumps(message).encode(), self._path)
+        except OSError:
+            # the agent is gone or its queue is full: a rank must not fail because nobody listens
+            return

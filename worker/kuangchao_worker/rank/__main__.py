@@ -1,0 +1,53 @@
+"""Entry point of a rank: `python -m kuangchao_worker.rank ASSIGNMENT`. Started by the agent only."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from kuangchao_worker.pod.assignment import Assignment
+from kuangchao_worker.pod.channel import RankChannel, RankMessage
+from kuangchao_worker.rank.failure import DRAINED_EXIT, FAILED_EXIT, describe, kind_of
+
+
+class StopFlag:
+    """Set by SIGTERM; the executor asks it after each step, since only all ranks together may stop."""
+
+    def __init__(self) -> None:
+        self._set = False
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        del number, frame
+        self._set = True
+
+    def __call__(self) -> bool:
+        return self._set
+
+
+def main(path: str) -> int:
+    """Run the rank; the exit code."""
+    stop = StopFlag()  # before the slow imports: a signal that comes during them must not kill the rank
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    assignment = Assignment.read(Path(path))
+    channel = RankChannel(assignment.monitor, assignment.rank)
+    try:
+        from kuangchao_worker.layers.execution.executor import Outcome
+        from kuangchao_worker.rank.wiring import run_rank
+
+        outcome = run_rank(assignment, channel, stop)
+    except Exception as error:
+        logging.getLogger("kuangchao.rank").exception("rank %d failed", assignment.rank)
+        channel.reliable(RankMessage(rank=assignment.rank, error=describe(error), error_kind=kind_of(error)))
+        return FAILED_EXIT
+    return DRAINED_EXIT if outcome is Outcome.DRAINED else 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # threads of torch may wait for dead peers for ever; what had to be finished is finished
+    os._exit(code)

@@ -1,0 +1,124 @@
+"""Puts the parts of a rank together. The only place that sees several layers at once; it decides nothing itself."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from kuangchao_contracts.errors import InvalidInputError, StorageError
+from kuangchao_contracts.oplog import OperationLog
+from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.ports.topology import BuildRequest
+from kuangchao_contracts.run import Empty
+from kuangchao_worker.layers.execution.agreement import Agreement
+from kuangchao_worker.layers.execution.context import ExecutionContext
+from kuangchao_worker.layers.execution.data import Batches
+from kuangchao_worker.layers.execution.executor import Executor, Outcome
+from kuangchao_worker.layers.execution.metrics import LossLog
+from kuangchao_worker.layers.execution.service import ExecutionService
+from kuangchao_worker.layers.state import rng
+from kuangchao_worker.layers.state.files import ShardWriter
+from kuangchao_worker.layers.state.parameters import ParameterStore
+from kuangchao_worker.layers.state.service import StateService
+from kuangchao_worker.layers.topology.service import TopologyService
+from kuangchao_worker.pod.assignment import Assignment
+from kuangchao_worker.pod.channel import RankChannel, RankMessage
+from kuangchao_worker.rank.algorithm import TaskAlgorithm
+from kuangchao_worker.rank.authority import Authority
+from kuangchao_worker.tasks import Task, load_task
+
+LAST_WRITE_SECONDS: Final = 1_800.0
+METRICS_FILE: Final = "metrics.jsonl"
+
+
+def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool]) -> Outcome:
+    """Train this rank's share to the end, or until all ranks agree to stop. Raises whatever goes wrong."""
+    require_data_parallel(assignment.launch.plan)
+    device = prepare(assignment)
+    task = load_task(assignment.launch.task or "", assignment.launch.task_args)
+    parameters = make_parameters(task, device, assignment.launch.training.seed)
+    oplog = OperationLog()
+    context = ExecutionContext()
+    state = make_state(assignment, parameters, channel, oplog)
+    authority = Authority(assignment, oplog)
+    plan = assignment.launch.plan
+    authority.serve((TopologyService(plan.hash, assignment.attempt, stop), state, ExecutionService(context)))
+    channel.progress(0, "build")
+    authority.call("topology.build", BuildRequest(
+        plan=plan, attempt=assignment.attempt, rank=assignment.rank, master_host=assignment.master_host,
+        master_port=assignment.master_port, store_prefix=assignment.store_prefix))
+    parameters.connect()
+    executor = Executor(
+        assignment=assignment, call=authority.call, context=context, stop=stop, report=channel.progress,
+        algorithm=TaskAlgorithm(task, parameters, rank=assignment.rank, device=device,
+                                accumulation=plan.accumulation_steps, precision=assignment.launch.training.precision),
+        batches=Batches(task.dataset, task.collate, plan, assignment.rank, assignment.launch.training.seed),
+        agreement=Agreement(device), log=LossLog(metrics_path(assignment), assignment.attempt),
+    )
+    # each rank has its own dropout; a restored checkpoint replaces this
+    rng.seed_all(assignment.launch.training.seed * 1_000_003 + assignment.rank)
+    outcome = executor.run(assignment.restore)
+    finish(state, channel, assignment.rank, executor, oplog)
+    authority.call("topology.destroy", Empty())
+    return outcome
+
+
+def require_data_parallel(plan: ParallelPlan) -> None:
+    """Refuse a plan that this worker would not carry out as it is."""
+    for field in ("tensor", "pipeline", "context", "expert"):
+        if getattr(plan, field) != 1:
+            raise InvalidInputError(f"plan.{field}", getattr(plan, field), "this worker splits over data only", 1)
+
+
+def prepare(assignment: Assignment) -> torch.device:
+    """Make the process deterministic and choose its device."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    # the order of a sum depends on the number of threads, so it is fixed by the job and not by the machine
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(assignment.local_rank)
+    return torch.device("cuda", assignment.local_rank)
+
+
+def make_parameters(task: Task, device: torch.device, seed: int) -> ParameterStore:
+    """Module, optimizer and schedule, with the same first weights on every rank."""
+    rng.seed_all(seed)
+    module = task.model().to(device)
+    optimizer = task.optimizer(module.parameters())
+    return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None)
+
+
+def make_state(
+    assignment: Assignment, parameters: ParameterStore, channel: RankChannel, oplog: OperationLog
+) -> StateService:
+    """The state layer, telling the agent of every part of a checkpoint that it has written or could not write."""
+
+    def notify(directory: Path, problem: str | None) -> None:
+        where = str(directory)
+        channel.reliable(
+            RankMessage(rank=assignment.rank, saved=where) if problem is None
+            else RankMessage(rank=assignment.rank, save_failed=where, error=problem))
+
+    writer = ShardWriter(assignment.rank, notify)
+    return StateService(parameters, assignment.rank, assignment.launch.training.seed, writer,
+                        lambda: f"{oplog.count}:{oplog.head}")
+
+
+def metrics_path(assignment: Assignment) -> Path | None:
+    """Where rank 0 keeps the loss curve; the other ranks keep none."""
+    if assignment.rank != 0:
+        return None
+    return Path(assignment.checkpoint_directory or assignment.run_directory) / METRICS_FILE
+
+
+def finish(state: StateService, channel: RankChannel, rank: int, executor: Executor, oplog: OperationLog) -> None:
+    """Wait until the last checkpoint is on the volume, then say the last word."""
+    if not state.close(LAST_WRITE_SECONDS):
+        raise StorageError(f"the last checkpoint was not written within {LAST_WRITE_SECONDS:.0f} s")
+    channel.reliable(RankMessage(
+        rank=rank, step=executor.context.step, section=executor.context.section, metrics=executor.metrics,
+        oplog_count=oplog.count, oplog_head=oplog.head))

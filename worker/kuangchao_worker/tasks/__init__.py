@@ -1,0 +1,60 @@
+"""What a user's task is, and how one is found by its name. User code knows no devices, links, stores or restarts.
+
+A task is a function `name(args: dict[str, str]) -> Task` in any importable module, named `module:function`.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset, default_collate
+
+from kuangchao_contracts.errors import KuangchaoError
+
+Batch = Any
+
+
+class TaskNotFoundError(KuangchaoError):
+    """The name in spec.task does not lead to a task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A training task.
+
+    `loss` gets the module as it must be called (it may be wrapped) and one micro-batch, and returns the mean loss.
+    `dataset` has a length and gives sample i, always the same. `evaluate` gets the plain module on rank 0.
+    """
+
+    model: Callable[[], nn.Module]
+    dataset: Dataset[Any]
+    loss: Callable[[nn.Module, Batch], torch.Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None
+    collate: Callable[[list[Any]], Batch] = default_collate
+
+
+def load_task(name: str, args: Mapping[str, str]) -> Task:
+    """The task of a name. Raises TaskNotFoundError saying which half of the name is wrong."""
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise
+        raise TaskNotFoundError(f"spec.task={name!r}: there is no module {error.name!r} in this image") from None
+    make = getattr(module, function_name, None)
+    if not callable(make):
+        known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise TaskNotFoundError(f"spec.task={name!r}: module {module_name} has no function {function_name!r}; it has "
+                                f"{', '.join(sorted(known)[:8])}")
+    task = make(dict(args))
+    if not isinstance(task, Task):
+        raise TaskNotFoundError(f"spec.task={name!r}: the function returned {type(task).__name__}, not a Task")
+    return task
