@@ -5,6 +5,7 @@ Never decides and never calls the API server.
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,30 +66,30 @@ class Cache:
         }
         self._pods_of: dict[str, dict[Key, PodRecord]] = defaultdict(dict)
         self._jobs_in: dict[str, dict[Key, JobRecord]] = defaultdict(dict)
+        self._listeners: list[Callable[[Change], None]] = []
 
-    def see(self, kind: str, body: dict[str, Any]) -> Change:
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Tell of every change from now on, whoever brought it: a watch, a list or our own write."""
+        self._listeners.append(listener)
+
+    def see(self, kind: str, body: dict[str, Any]) -> None:
         """Take in an object as it is now."""
-        before, after = self._by_kind[kind].see(body)
-        self._relate(before, after)
-        return Change(kind, before, after)
+        self._changed(kind, *self._by_kind[kind].see(body))
 
-    def forget(self, kind: str, body: dict[str, Any]) -> Change:
+    def forget(self, kind: str, body: dict[str, Any]) -> None:
         """Take in that an object is gone."""
-        before = self._by_kind[kind].forget(body)
-        self._relate(before, None)
-        return Change(kind, before, None)
+        self._changed(kind, self._by_kind[kind].forget(body), None)
 
-    def sweep(self, kind: str, bodies: list[dict[str, Any]], version: int) -> list[Change]:
+    def sweep(self, kind: str, bodies: list[dict[str, Any]], version: int) -> None:
         """Take in a full list."""
-        changes = [self.see(kind, body) for body in bodies]
-        lost = self._by_kind[kind].sweep({key_of(body) for body in bodies}, version)
-        for value in lost:
-            self._relate(value, None)
-        return changes + [Change(kind, value, None) for value in lost]
+        for body in bodies:
+            self.see(kind, body)
+        for value in self._by_kind[kind].sweep({key_of(body) for body in bodies}, version):
+            self._changed(kind, value, None)
 
     def missing(self, kind: str, name: str, namespace: str = "") -> None:
         """Take in that an object was looked for and not found."""
-        self._relate(self._by_kind[kind].drop(name, namespace), None)
+        self._changed(kind, self._by_kind[kind].drop(name, namespace), None)
 
     def pods_of(self, job_uid: str) -> list[PodRecord]:
         """Pods that bear a job's uid."""
@@ -110,6 +111,13 @@ class Cache:
             if known is None or descriptor.generation > known.generation:
                 newest[descriptor.node] = descriptor
         return newest
+
+    def _changed(self, kind: str, before: Any, after: Any) -> None:
+        if before == after:
+            return
+        self._relate(before, after)
+        for listener in self._listeners:
+            listener(Change(kind, before, after))
 
     def _relate(self, before: Any, after: Any) -> None:
         for value, add in ((before, False), (after, True)):

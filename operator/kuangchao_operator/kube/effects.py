@@ -1,4 +1,4 @@
-"""Effects of the job loop that no layer owns: finalizer, ParallelPlan object, Events, deletion after the time to live."""
+"""Effects of the job loop that no layer owns: finalizer, ParallelPlan object, Events, deletion after the end."""
 
 import logging
 from typing import Any, Protocol

@@ -23,7 +23,7 @@ class Index(Generic[T]):
         key, version = key_of(body), version_of(body)
         known = self._values.get(key)
         before = known[1] if known else None
-        if (known is not None and version < known[0]) or version <= self._gone.get(key, -1):
+        if (known is not None and version <= known[0]) or version <= self._gone.get(key, -1):
             return before, before
         value = self._make(body)
         self._values[key] = version, value

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from kuangchao_contracts import names
-from kuangchao_contracts.api import TrainingJob
+from kuangchao_contracts.api import ResourcePool, TrainingJob
+from kuangchao_contracts.api.resourcepool import ResourcePoolStatus
 from kuangchao_contracts.errors import ConflictError
 from kuangchao_operator.facts.store import JobStore, Mutation
 from kuangchao_operator.kube import paths
@@ -46,18 +47,27 @@ class KubeJobStore(JobStore):
         raise ConflictError(f"job {namespace}/{name}: others wrote its status {MAX_TRIES} times in a row")
 
     async def _put(self, job: TrainingJob, status: dict[str, Any]) -> dict[str, Any]:
-        metadata = job.metadata
-        body = {
-            "apiVersion": names.API_VERSION,
-            "kind": "TrainingJob",
-            "metadata": {
-                "name": metadata.name,
-                "namespace": metadata.namespace,
-                "uid": metadata.uid,
-                "resourceVersion": metadata.resource_version,
-            },
-            "spec": job.spec.wire(),
-            "status": status,
-        }
-        path = paths.item("TrainingJob", metadata.name, metadata.namespace, "status")
-        return await self._api.request("PUT", path, body, query={"fieldManager": names.FIELD_MANAGER})
+        return await _put_status(self._api, job, "TrainingJob", status)
+
+
+async def put_pool_status(api: KubeApi, pool: ResourcePool, status: ResourcePoolStatus) -> dict[str, Any]:
+    """Store a pool's status if nobody wrote in between; the new object. Raises ConflictError or NotFoundError."""
+    return await _put_status(api, pool, "ResourcePool", status.wire())
+
+
+async def _put_status(
+    api: KubeApi, made: TrainingJob | ResourcePool, kind: str, status: dict[str, Any]
+) -> dict[str, Any]:
+    metadata = made.metadata
+    identity = {"name": metadata.name, "uid": metadata.uid, "resourceVersion": metadata.resource_version}
+    if metadata.namespace:
+        identity["namespace"] = metadata.namespace
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": kind,
+        "metadata": identity,
+        "spec": made.spec.wire(),
+        "status": status,
+    }
+    path = paths.item(kind, metadata.name, metadata.namespace, "status")
+    return await api.request("PUT", path, body, query={"fieldManager": names.FIELD_MANAGER})

@@ -15,13 +15,13 @@ class Writer:
     """Effects on single objects."""
 
     def __init__(self, api: KubeApi) -> None:
-        self._api = api
+        self.api = api
 
     async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
         """Make the object as the manifest says, leaving what others own. Raises ChildRefusedError."""
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
         try:
-            return await self._api.request("PATCH", paths.of(body), body, query=query, content_type=APPLY)
+            return await self.api.request("PATCH", paths.of(body), body, query=query, content_type=APPLY)
         except RefusedError as error:
             raise _refused(body, error) from error
 
@@ -32,9 +32,9 @@ class Writer:
         """
         path = paths.collection(body["kind"], body["metadata"].get("namespace"))
         try:
-            return await self._api.request("POST", path, body, query={"fieldManager": names.FIELD_MANAGER})
+            return await self.api.request("POST", path, body, query={"fieldManager": names.FIELD_MANAGER})
         except AlreadyExistsError as error:
-            there = await self._api.get(paths.of(body))
+            there = await self.api.get(paths.of(body))
             if there is None:
                 raise ConflictError(f"{body['kind']} {body['metadata']['name']} has just gone") from error
             if controller_uid(there) != owner_uid:
@@ -51,7 +51,7 @@ class Writer:
         body = {"metadata": {"annotations": annotations}}
         query = {"fieldManager": names.FIELD_MANAGER}
         try:
-            await self._api.request("PATCH", paths.item(kind, name, namespace), body, query=query, content_type=MERGE)
+            await self.api.request("PATCH", paths.item(kind, name, namespace), body, query=query, content_type=MERGE)
         except NotFoundError:
             return
 
@@ -65,7 +65,7 @@ class Writer:
         if force:
             body["gracePeriodSeconds"] = 0
         try:
-            await self._api.request("DELETE", paths.item(kind, name, namespace), body)
+            await self.api.request("DELETE", paths.item(kind, name, namespace), body)
         except NotFoundError:
             return
         except ConflictError:
@@ -81,7 +81,7 @@ class Writer:
         query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
         manifest = {"apiVersion": names.API_VERSION, "kind": body["kind"], "metadata": metadata}
         try:
-            return await self._api.request("PATCH", paths.of(manifest), manifest, query=query, content_type=APPLY)
+            return await self.api.request("PATCH", paths.of(manifest), manifest, query=query, content_type=APPLY)
         except (NotFoundError, ConflictError):
             if present:
                 raise

@@ -1,0 +1,89 @@
+"""Prometheus metrics of the operator. Counters exist at 0 from the start; no label ever holds a job's name."""
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import Metric
+
+from kuangchao_contracts.reasons import ConditionType
+from kuangchao_operator.handlers.watch import WatchClock
+from kuangchao_operator.kube.cache import KINDS, Cache, Change, JobRecord
+from kuangchao_operator.kube.pools import pool_facts
+from kuangchao_operator.shell.fencing import holds
+
+RESTART_CAUSES: Final = ("user", "infrastructure")
+
+
+class Metrics:
+    """Counts what happens to jobs, from changes of the cache; sizes are read when somebody asks."""
+
+    def __init__(self, cache: Cache, watches: WatchClock, started: datetime, active_loops: Callable[[], int]) -> None:
+        self._cache, self._started = cache, started
+        self._registry = CollectorRegistry()
+        self._created = self._counter("kuangchao_jobs_created", "TrainingJobs created since the operator started")
+        self._succeeded = self._counter("kuangchao_jobs_succeeded", "TrainingJobs that completed")
+        self._failed = self._counter("kuangchao_jobs_failed", "TrainingJobs that failed")
+        self._deleted = self._counter("kuangchao_jobs_deleted", "TrainingJobs deleted")
+        self._restarts = Counter("kuangchao_job_restarts", "Restarts of training", ["cause"], registry=self._registry)
+        for cause in RESTART_CAUSES:
+            self._restarts.labels(cause)
+        self._loops = Gauge("kuangchao_active_jobs", "Jobs with a running loop", registry=self._registry)
+        self._loops.set_function(active_loops)
+        heard = Gauge(
+            "kuangchao_watch_last_event_seconds", "Unix time of the newest event", ["kind"], registry=self._registry
+        )
+        for kind in KINDS:
+            heard.labels(kind).set_function(partial(watches.last.get, kind, 0.0))
+        self._devices = Gauge("kuangchao_pool_devices", "Devices of a pool", ["pool", "state"], registry=self._registry)
+        cache.listen(self._changed)
+
+    def render(self) -> bytes:
+        """The exposition."""
+        self._measure_pools()
+        return generate_latest(self._registry)
+
+    def collected(self) -> list[Metric]:
+        """All metrics as values."""
+        return list(self._registry.collect())
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, registry=self._registry)
+
+    def _measure_pools(self) -> None:
+        self._devices.clear()
+        for record in self._cache.pools:
+            name = record.pool.metadata.name
+            facts = pool_facts(name, self._cache)
+            if facts is None:
+                continue
+            self._devices.labels(name, "total").set(sum(n.devices for n in facts.nodes if n.ready))
+            self._devices.labels(name, "reserved").set(sum(s.devices for c in facts.claims for s in c.shares))
+
+    def _changed(self, change: Change) -> None:
+        if change.kind != "TrainingJob":
+            return
+        before: JobRecord | None = change.before
+        after: JobRecord | None = change.after
+        if after is None:
+            self._deleted.inc()
+        elif before is None:
+            created = after.job.metadata.creation_timestamp
+            if created is not None and created.timestamp() >= int(self._started.timestamp()):
+                self._created.inc()
+        else:
+            self._status_changed(before, after)
+
+    def _status_changed(self, before: JobRecord, after: JobRecord) -> None:
+        old, new = before.job.status, after.job.status
+        if new is None or before.job.metadata.uid != after.job.metadata.uid:
+            return
+        for kind, counter in ((ConditionType.COMPLETE, self._succeeded), (ConditionType.FAILED, self._failed)):
+            if holds(new, kind) and not holds(old, kind):
+                counter.inc()
+        charged = new.restarts - (old.restarts if old else 0)
+        free = new.infrastructure_restarts - (old.infrastructure_restarts if old else 0)
+        self._restarts.labels("user").inc(max(0, charged))
+        self._restarts.labels("infrastructure").inc(max(0, free))

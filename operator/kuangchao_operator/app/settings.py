@@ -1,0 +1,80 @@
+"""Settings of the operator process, from the environment, and their one mapping onto kopf's."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import kopf
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from kuangchao_contracts import names
+
+
+class Settings(BaseSettings):
+    """One variable each, KUANGCHAO_<NAME>."""
+
+    model_config = SettingsConfigDict(env_prefix="KUANGCHAO_", frozen=True, extra="ignore")
+
+    namespace: Annotated[str, Field(min_length=1)]
+    """The release's namespace; TrainingJobs in it are refused."""
+    cluster_name: Annotated[str, Field(min_length=1, max_length=200)] = "default"
+    """Part of the token issuer's name."""
+    gate_url: Annotated[str, Field(pattern="^https://")]
+    """Where workers reach the gate."""
+    worker_image: Annotated[str, Field(min_length=1)]
+    """Image of training pods where a job names none."""
+    issuer_socket: Path
+    audit_dir: Path
+    audit_tls_dir: Path | None = None
+    """tls.crt, tls.key and ca.crt of the API server's audit intake; unset: no intake."""
+    job_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    """Namespaces that may hold jobs, comma-separated; empty: all."""
+    host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known beforehand
+    gate_port: Annotated[int, Field(ge=0, le=65_535)] = 8443
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 9090
+    audit_port: Annotated[int, Field(ge=0, le=65_535)] = 9444
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("job_namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("audit_tls_dir", mode="before")
+    @classmethod
+    def _unset(cls, value: Any) -> Any:
+        return value or None
+
+    @property
+    def issuer(self) -> str:
+        """Name of the token issuer."""
+        return f"kuangchao/{self.cluster_name}"
+
+
+def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
+    """How kopf watches. Every value has its reason in docs/operations.md or beside it."""
+    mapped = kopf.OperatorSettings()
+    mapped.peering.standalone = True
+    # a watch that has gone silent behind a load balancer is closed by us, not waited for
+    mapped.watching.server_timeout = 300
+    mapped.watching.client_timeout = 310
+    mapped.watching.connect_timeout = 30
+    mapped.watching.inactivity_timeout = 70
+    mapped.watching.reconnect_backoff = 0.5
+    mapped.watching.chunk_size = 500
+    # 64,000 pods of others must not even reach us
+    mapped.watching.label_selectors["", "v1", "pods"] = names.LABEL_JOB_UID
+    mapped.networking.request_timeout = 30
+    mapped.networking.connect_timeout = 5
+    # fewer workers than objects would deadlock the first listing
+    mapped.queueing.worker_limit = None
+    mapped.persistence.finalizer = names.FINALIZER
+    mapped.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP, v1=False)
+    mapped.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP, v1=False)
+    mapped.posting.enabled = False
+    mapped.posting.loggers = False
+    mapped.posting.reporting_component = names.FIELD_MANAGER
+    mapped.execution.default_backoff = 15
+    # namespaces are given or all of them; kinds are ours and there before us
+    mapped.scanning.disabled = bool(settings.job_namespaces)
+    return mapped
