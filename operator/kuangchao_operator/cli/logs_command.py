@@ -42,7 +42,7 @@ def logs(
 ) -> None:
     """Output of one pod of a job (rank 0's unless told otherwise), across restarts with --follow.
 
-    JSON (without --follow): {"job", "pod", "incarnation", "attempt", "lines": [...]}
+    JSON: {"job", "pod", "incarnation", "attempt", "lines": [...]}; not with --follow
     """
     from kuangchao_operator.cli.cluster import Cluster
 

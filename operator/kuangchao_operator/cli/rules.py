@@ -10,8 +10,21 @@ from kuangchao_contracts.api.trainingjob import Devices
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.names import MAX_JOB_NAME
 from kuangchao_operator.cli.yamltext import Document
+from kuangchao_operator.layers.execution.validate import refusal
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+
+
+class RefusedManifestError(InvalidInputError):
+    """What the operator itself would refuse, in its words, with the place in the file."""
+
+    code = "InvalidInput"
+
+    def __init__(self, document: Document, message: str) -> None:
+        field = message.partition("=")[0]
+        place = document.where(tuple(field.split(".")))
+        super().__init__(place, None, message)
+        self.args = (place.removesuffix(field) + message,)
 
 
 def check_job(document: Document, job: TrainingJob) -> None:
@@ -28,6 +41,9 @@ def check_job(document: Document, job: TrainingJob) -> None:
             "is needed when everySteps or everyMinutes is set",
             "storage: {claimName: <PersistentVolumeClaim>}",
         )
+    refused = refusal(job, None)
+    if refused is not None:
+        raise RefusedManifestError(document, refused[1])
 
 
 def _check_name(document: Document, job: TrainingJob) -> None:

@@ -112,6 +112,13 @@ def test_rules_between_fields(tmp_path: Path, path: str, value: object, field: s
     assert error.nearest == nearest
 
 
+def test_what_the_operator_would_refuse_is_refused_here(tmp_path: Path) -> None:
+    text = changed("spec.task", ...).rstrip() + "\n  command: [torchrun, --nproc-per-node=2, train.py]\n"
+    error = refused(tmp_path, text)
+    assert str(error).startswith(f"{tmp_path}/job.yaml:{line_of(text, 'spec.command')}: spec.command=['torchrun'")
+    assert "['train.py']" in str(error)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

@@ -1,0 +1,92 @@
+"""Snapshots of the one job of a run: its record, this machine as its pool, its agent processes. Decides nothing."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from kuangchao_contracts.api import TrainingJob
+from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_operator.layers.execution.model import AgentFact, JobSnapshot, NodeSlots, PodFact, PoolFacts
+from kuangchao_operator.layers.resource.decide import shapes, slots
+from kuangchao_operator.local.pool import LocalPool
+from kuangchao_operator.local.store import LocalJobStore
+from kuangchao_operator.shell.ports import Facts
+
+
+class Agents(Protocol):
+    """The newest heartbeats, as execution's service keeps them."""
+
+    def agents(self, job_uid: str) -> tuple[AgentFact, ...]:
+        """Facts of a job's agents."""
+
+
+class Pods(Protocol):
+    """The agent processes, as the launcher keeps them."""
+
+    def pods(self) -> tuple[PodFact, ...]:
+        """Facts of all that exist."""
+
+
+class PlanRecord:
+    """Where the plan of the admitted job is kept: what the ParallelPlan object is in a cluster."""
+
+    def __init__(self) -> None:
+        self.plan: ParallelPlan | None = None
+
+
+class LocalFacts(Facts):
+    """Everything is in memory, so a snapshot is always the newest."""
+
+    def __init__(
+        self,
+        store: LocalJobStore,
+        pool: LocalPool,
+        plan: PlanRecord,
+        pods: Pods,
+        agents: Agents,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store, self._pool, self._plan = store, pool, plan
+        self._pods, self._agents, self._clock = pods, agents, clock
+        self._started = clock()
+
+    async def snapshot(self, namespace: str, name: str) -> JobSnapshot | None:
+        """Everything known now."""
+        job = await self._store.get(namespace, name)
+        if job is None:
+            return None
+        return JobSnapshot(
+            now=self._clock(),
+            job=job,
+            pool=pool_facts(job, self._pool),
+            plan=self._current_plan(job),
+            pods=self._pods.pods(),
+            agents=self._agents.agents(job.metadata.uid),
+            operator_started_at=self._started,
+        )
+
+    async def refresh(self, namespace: str, name: str) -> None:
+        """There is no copy that could be old."""
+
+    def _current_plan(self, job: TrainingJob) -> ParallelPlan | None:
+        plan = self._plan.plan
+        return plan if plan is not None and job.status is not None and job.status.plan_hash == plan.hash else None
+
+
+def pool_facts(job: TrainingJob, pool: LocalPool) -> PoolFacts:
+    """This machine under the name of the pool that the job asks for; nobody else uses it."""
+    node = slots(pool.spec, pool.descriptor)
+    return PoolFacts(
+        name=job.spec.pool,
+        spec=pool.spec,
+        nodes=(
+            NodeSlots(
+                node=node.node,
+                devices=node.devices,
+                device_memory_bytes=node.device_memory_bytes,
+                ready=node.ready,
+                unhealthy=node.unhealthy,
+            ),
+        ),
+        shapes=shapes(pool.spec, (pool.descriptor,)),
+    )
