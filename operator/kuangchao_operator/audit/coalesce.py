@@ -1,0 +1,97 @@
+"""Counts what comes in floods: equal denials beyond a limit, and step calls. Nothing goes uncounted. Pure values."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from kuangchao_contracts.audit import AuditRecord, Decision, Stage, new_opid
+
+WINDOW_SECONDS: Final = 10.0
+VERBATIM: Final = 100
+"""Equal denials per window that are kept one by one."""
+MAX_KEYS: Final = 10_000
+Key = tuple[str, str, str]
+
+
+class DenialCounter:
+    """Lets the first equal denials of a window through and counts the rest."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._seen: dict[Key, int] = {}
+        self._last: dict[Key, AuditRecord] = {}
+
+    def admit(self, record: AuditRecord) -> bool:
+        """Whether to store this denial as it is; otherwise it is counted until `flush`."""
+        key = (record.subject, record.op, record.reason)
+        if key not in self._seen and len(self._seen) >= MAX_KEYS:
+            key = ("many", "many", record.reason)
+        seen = self._seen.get(key, 0) + 1
+        self._seen[key] = seen
+        if seen <= VERBATIM:
+            return True
+        self._last[key] = record
+        return False
+
+    def due(self) -> bool:
+        """Whether the window is over."""
+        return not 0 <= self._clock() - self._start < WINDOW_SECONDS
+
+    def flush(self) -> list[AuditRecord]:
+        """One record per kind of denial that was only counted, with the exact count; starts a new window."""
+        records = [
+            last.replace(count=self._seen[key] - VERBATIM, subject=key[0], op=key[1], detail="counted, newest shown")
+            for key, last in self._last.items()
+        ]
+        self._start, self._seen, self._last = self._clock(), {}, {}
+        return records
+
+
+class StepCounter:
+    """Adds up step calls by operation, resource and subject."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str], int] = {}
+
+    def add(self, op: str, resource: str, subject: str) -> None:
+        """Count one call."""
+        key = (op, resource, subject)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def flush(self, now: datetime, process: str) -> list[AuditRecord]:
+        """One read record per key with the exact count."""
+        counts, self._counts = self._counts, {}
+        return [
+            AuditRecord(
+                ts=now,
+                opid=new_opid(),
+                stage=Stage.READ,
+                layer=op.split(".")[0],
+                op=op,
+                resource=resource,
+                subject=subject,
+                job=resource.split("/")[2],
+                decision=Decision.ALLOW,
+                count=count,
+                process=process,
+            )
+            for (op, resource, subject), count in counts.items()
+        ]
+
+
+def dropped_record(now: datetime, process: str, dropped: int) -> AuditRecord:
+    """The record that tells how many successful reads had no room."""
+    return AuditRecord(
+        ts=now,
+        opid=new_opid(),
+        stage=Stage.SYSTEM,
+        layer="governance",
+        op="audit.dropped",
+        resource="_cluster/audit/records",
+        subject="layer:governance",
+        decision=Decision.ERROR,
+        reason="Overload",
+        count=dropped,
+        process=process,
+    )

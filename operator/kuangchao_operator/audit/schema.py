@@ -1,0 +1,99 @@
+"""Files, tables and bytes of the audit store: one SQLite file per UTC day. No decisions."""
+
+import hashlib
+import sqlite3
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+from kuangchao_contracts.audit import AuditRecord, StoredRecord
+
+PREFIX: Final = "audit-"
+SUFFIX: Final = ".sqlite"
+GENESIS: Final = "0" * 64
+"""`previous` of the first record ever."""
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS records (
+    seq INTEGER PRIMARY KEY, opid TEXT NOT NULL, ts INTEGER NOT NULL, stage TEXT NOT NULL, op TEXT NOT NULL,
+    resource TEXT NOT NULL, subject TEXT NOT NULL, job TEXT NOT NULL, decision TEXT NOT NULL, body BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS by_ts ON records (ts);
+CREATE INDEX IF NOT EXISTS by_subject ON records (subject, ts);
+CREATE INDEX IF NOT EXISTS by_op ON records (op, ts);
+CREATE INDEX IF NOT EXISTS by_resource ON records (resource, ts);
+CREATE INDEX IF NOT EXISTS by_job ON records (job, ts);
+CREATE INDEX IF NOT EXISTS by_opid ON records (opid);
+CREATE TABLE IF NOT EXISTS used_jti (jti TEXT PRIMARY KEY, exp INTEGER NOT NULL, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+BUSY_SECONDS: Final = 2.0
+
+
+def file_of(directory: Path, day: date) -> Path:
+    """The file of a UTC day."""
+    return directory / f"{PREFIX}{day.isoformat()}{SUFFIX}"
+
+
+def day_of(path: Path) -> date:
+    """The UTC day of a file."""
+    return date.fromisoformat(path.name.removeprefix(PREFIX).removesuffix(SUFFIX))
+
+
+def files(directory: Path) -> list[Path]:
+    """All files, oldest day first."""
+    return sorted(directory.glob(f"{PREFIX}????-??-??{SUFFIX}"))
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """The one writing connection to a file. Every commit is on disk when it returns (synchronous=FULL)."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.executescript(TABLES)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA query_only=1")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def encode(seq: int, previous: str, record: AuditRecord) -> bytes:
+    """The bytes that are stored and hashed; nothing is ever serialised anew to check them."""
+    return StoredRecord(seq=seq, previous=previous, record=record).canonical()
+
+
+def digest(body: bytes) -> str:
+    """`previous` of the record that follows this one."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def row(seq: int, record: AuditRecord, body: bytes) -> tuple[int | str | bytes, ...]:
+    """Values of the `records` table, in its order."""
+    return (
+        seq,
+        record.opid,
+        micros(record.ts),
+        record.stage.value,
+        record.op,
+        record.resource,
+        record.subject,
+        record.job,
+        record.decision.value,
+        body,
+    )
+
+
+def micros(moment: datetime) -> int:
+    """Whole microseconds since 1970, exactly."""
+    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

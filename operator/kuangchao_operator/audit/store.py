@@ -1,0 +1,223 @@
+"""The writer of the audit store: batches in, durable hash-chained records out. One writer per directory.
+
+Synchronous on purpose: `sink.py` runs it on a thread. One-shots are used up in the transaction that stores the intent.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+from kuangchao_contracts import errors as e
+from kuangchao_contracts.audit import AuditRecord, Decision, Stage, StoredRecord
+from kuangchao_operator.audit import schema
+
+JTI_GRACE_SECONDS: Final = 60
+"""How long a used one-shot is remembered after its end: more than any verifier's leeway."""
+SWEEP_SECONDS: Final = 60.0
+Consume = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record to store. `consume` is (jti, exp, iat) of the one-shot that it uses up."""
+
+    record: AuditRecord
+    consume: Consume | None = None
+
+
+class AuditStore:
+    """Open for writing from construction to `close`."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory, self._clock = directory, clock
+        self._lock, self._swept = _lock(directory), 0.0
+        try:
+            self._seq, self._head = self._resume()
+            self._day = self._newest_day()
+            fresh = not schema.file_of(directory, self._day).exists()
+            self._connection = self._open(self._day)
+            if fresh:
+                # The file of today may have been lost, with the one-shots used today: older ones are refused
+                self._set_meta("store_epoch", str(int(clock())))
+            self._epoch = int(self._meta("store_epoch") or "-1")
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Sequence number and hash of the newest record."""
+        return self._seq, self._head
+
+    @property
+    def epoch(self) -> int:
+        """One-shots issued at or before this time (unix seconds) are refused; -1 when none need be."""
+        return self._epoch
+
+    def append(self, entries: Sequence[Entry]) -> list[e.CapabilityError | None]:
+        """Store a batch in one durable transaction; for each entry None, or why it was not stored.
+
+        Raises AuditUnavailableError when nothing of the batch could be stored.
+        """
+        seq, head = self._seq, self._head
+        try:
+            self._roll_over()
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._forget_expired()
+            outcomes = [self._add(entry) for entry in entries]
+            self._connection.execute("COMMIT")
+            return outcomes
+        except (sqlite3.Error, OSError) as error:
+            self._seq, self._head = seq, head
+            self._rollback()
+            raise e.AuditUnavailableError(f"audit store cannot write: {type(error).__name__}") from error
+
+    def settle_interrupted(self) -> int:
+        """Give every intent that never got a result one that says so; how many there were.
+
+        Called once at the start: what the process that wrote the intent did afterwards is not known.
+        """
+        open_intents = self._open_intents()
+        moment = datetime.fromtimestamp(self._clock(), UTC)
+        self.append(
+            [
+                Entry(
+                    record.replace(
+                        ts=moment,
+                        stage=Stage.RESULT,
+                        decision=Decision.ERROR,
+                        reason="Interrupted",
+                        detail="the process ended between intent and result; the outcome is not known",
+                    )
+                )
+                for record in open_intents
+            ]
+        )
+        return len(open_intents)
+
+    def close(self) -> None:
+        """Close the file and let another writer in."""
+        self._connection.close()
+        os.close(self._lock)
+
+    def _open_intents(self) -> list[AuditRecord]:
+        """Intents of this day and the one before that have no result in either."""
+        intents: dict[str, bytes] = {}
+        for path in schema.files(self._directory)[-2:]:
+            reader = schema.open_reader(path)
+            try:
+                query = "SELECT opid, stage, body FROM records WHERE stage IN ('intent', 'result') ORDER BY seq"
+                for opid, stage, body in reader.execute(query):
+                    if stage == Stage.INTENT.value:
+                        intents[opid] = body
+                    else:
+                        intents.pop(opid, None)
+            finally:
+                reader.close()
+        return [StoredRecord.model_validate_json(body).record for body in intents.values()]
+
+    def _add(self, entry: Entry) -> e.CapabilityError | None:
+        if entry.consume is not None:
+            jti, exp, iat = entry.consume
+            if iat <= self._epoch:
+                return e.ReplayStoreLostError("one-shot is older than the store of used ones")
+            used = self._connection.execute(
+                "INSERT OR IGNORE INTO used_jti VALUES (?, ?, ?)", (jti, exp, self._seq + 1)
+            )
+            if used.rowcount == 0:
+                return e.ReplayedTokenError("one-shot was used before")
+        seq = self._seq + 1
+        body = schema.encode(seq, self._head, entry.record)
+        self._connection.execute(
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", schema.row(seq, entry.record, body)
+        )
+        self._seq, self._head = seq, schema.digest(body)
+        return None
+
+    def _rollback(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass  # the next append fails in the same way and says so
+
+    def _roll_over(self) -> None:
+        """Go to the file of a new day, taking used one-shots along. A clock that jumps back changes nothing."""
+        today = datetime.fromtimestamp(self._clock(), UTC).date()
+        if today <= self._day:
+            return
+        following = self._open(today)
+        try:
+            used = self._connection.execute("SELECT jti, exp, seq FROM used_jti WHERE exp > ?", (self._cutoff(),))
+            following.execute("BEGIN IMMEDIATE")
+            following.executemany("INSERT OR IGNORE INTO used_jti VALUES (?, ?, ?)", used.fetchall())
+            following.execute("INSERT OR REPLACE INTO meta VALUES ('store_epoch', ?)", (str(self._epoch),))
+            following.execute("COMMIT")
+        except sqlite3.Error:
+            following.close()
+            raise
+        self._connection.close()
+        self._connection, self._day = following, today
+
+    def _forget_expired(self) -> None:
+        now = self._clock()
+        if not 0 <= now - self._swept < SWEEP_SECONDS:
+            self._connection.execute("DELETE FROM used_jti WHERE exp <= ?", (self._cutoff(),))
+            self._swept = now
+
+    def _cutoff(self) -> int:
+        return int(self._clock()) - JTI_GRACE_SECONDS
+
+    def _resume(self) -> tuple[int, str]:
+        for path in reversed(schema.files(self._directory)):
+            reader = schema.open_reader(path)
+            try:
+                last = reader.execute("SELECT seq, body FROM records ORDER BY seq DESC LIMIT 1").fetchone()
+            finally:
+                reader.close()
+            if last is not None:
+                return int(last[0]), schema.digest(last[1])
+        return 0, schema.GENESIS
+
+    def _newest_day(self) -> date:
+        today = datetime.fromtimestamp(self._clock(), UTC).date()
+        known = schema.files(self._directory)
+        return max(today, schema.day_of(known[-1])) if known else today
+
+    def _open(self, day: date) -> sqlite3.Connection:
+        connection = schema.open_writer(schema.file_of(self._directory, day))
+        _sync(self._directory)
+        return connection
+
+    def _meta(self, key: str) -> str | None:
+        found = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def _lock(directory: Path) -> int:
+    """Keep a second writer out for as long as this process lives. Raises AuditUnavailableError."""
+    descriptor = os.open(directory / "writer.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise e.AuditUnavailableError("another process writes to this audit store") from None
+    return descriptor
+
+
+def _sync(directory: Path) -> None:
+    """Make the name of a new file survive a crash."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Governance: audit queries and metrics. Reads, never changes anything."""
