@@ -1,5 +1,7 @@
 """What the commands say of jobs, and what they ask to change."""
 
+from datetime import timedelta
+
 import pytest
 
 from kuangchao_contracts.errors import InvalidInputError
@@ -63,8 +65,6 @@ def test_table_aligns_and_never_cuts() -> None:
     [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (172_800, "2d"), (-5, "0s")],
 )
 def test_age(seconds: int, text: str) -> None:
-    from datetime import timedelta
-
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
 
 
@@ -84,37 +84,46 @@ def test_figures_never_flatter(text: str, shown: str) -> None:
 
 
 def test_accuracy_comes_last() -> None:
-    assert list(present.metric_lines({"accuracy": "0.97", "loss": "0.1", "zeta": "1"})) == [
-        "loss 0.1", "zeta 1", "accuracy 0.97",
-    ]  # fmt: skip
+    found = list(present.metric_lines({"accuracy": "0.97", "loss": "0.1", "zeta": "1"}))
+    assert found == ["loss 0.1", "zeta 1", "accuracy 0.97"]
+
+
+DESCRIBED = (
+    "First failure: UserError (rank 3, pod digits-0-1, exit code 1, step 40, attempt 2)",
+    "ValueError: bad label",
+    "Attempts:   2",
+    "1 of 3",
+    "step 50",
+    "sha256:abababababab",
+    "Owner:      mei",
+    "li",
+    "node n1: 4 devices, pods 0-1",
+    "Failed         True        5m  UserError  why",
+)
 
 
 def test_describe_tells_failure_attempts_checkpoints_and_people() -> None:
-    failure = {"reason": "UserError", "message": "ValueError: bad label", "rank": 3, "exitCode": 1, "attempt": 2,
-               "step": 40, "pod": "digits-0-1", "time": NOW.isoformat()}  # fmt: skip
-    ref = {"step": 50, "attempt": 1, "path": "step-50.att-1", "digest": "ab" * 32, "time": NOW.isoformat()}
-    text = "\n".join(
-        present.describe_job(
-            job(
-                spec={"access": {"owner": "mei", "viewers": ["li"]}},
-                phase="Failed",
-                attempt=2,
-                restarts=1,
-                firstFailure=failure,
-                checkpoints=[ref],
-                conditions=[condition("Failed", "UserError", message="why")],
-                allocation=[{"node": "n1", "devices": 4, "pods": "0-1"}],
-            ),
-            None,
-            NOW,
-        )  # fmt: skip
+    failed = job(
+        spec={"access": {"owner": "mei", "viewers": ["li"]}},
+        phase="Failed",
+        attempt=2,
+        restarts=1,
+        firstFailure={
+            "reason": "UserError",
+            "message": "ValueError: bad label",
+            "rank": 3,
+            "exitCode": 1,
+            "attempt": 2,
+            "step": 40,
+            "pod": "digits-0-1",
+            "time": NOW.isoformat(),
+        },
+        checkpoints=[{"step": 50, "attempt": 1, "path": "step-50.att-1", "digest": "ab" * 32, "time": NOW.isoformat()}],
+        conditions=[condition("Failed", "UserError", message="why")],
+        allocation=[{"node": "n1", "devices": 4, "pods": "0-1"}],
     )
-    for wanted in (
-        "First failure: UserError (rank 3, pod digits-0-1, exit code 1, step 40, attempt 2)", "ValueError: bad label",
-        "Attempts:   2", "1 of 3", "step 50", "sha256:abababababab", "Owner:      mei", "li", "node n1: 4 devices, pods 0-1",
-        "Failed         True        5m  UserError  why",
-    ):  # fmt: skip
-        assert wanted in text
+    text = "\n".join(present.describe_job(failed, None, NOW))
+    assert [wanted for wanted in DESCRIBED if wanted not in text] == []
 
 
 @pytest.mark.parametrize(("rank", "pod", "index"), [(None, None, 0), (0, None, 0), (3, None, 1), (None, 1, 1)])

@@ -3,11 +3,28 @@
 import asyncio
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from kuangchao_operator.local.processes import MARK, Child, strays, sweep
 
-STUBBORN = "import signal,sys,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('up', flush=True)
+time.sleep(600)
+"""
+RUNNER = """
+import asyncio, os, pathlib, sys
+from kuangchao_operator.local.processes import Child
+async def main():
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = await Child.start(command, os.environ, pathlib.Path(sys.argv[1]) / "x.log")
+    print(child.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -25,10 +42,20 @@ async def started(run: Path, code: str) -> Child:
 
 
 async def line(child: Child) -> str:
-    async with asyncio.timeout(20):
-        while not child.output.read_text().endswith("\n"):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: child.output.read_text().endswith("\n"))
     return child.output.read_text().strip()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait on a thread, so that the event loop reaps processes meanwhile."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    await asyncio.to_thread(wait)
 
 
 def alive(pid: int) -> bool:
@@ -64,28 +91,14 @@ async def test_sweep_finds_descendants_in_sessions_of_their_own(tmp_path: Path) 
     await child.stop(grace_seconds=5)
     assert list(strays(tmp_path)) == [grandchild]
     assert sweep(tmp_path) == [grandchild]
-    async with asyncio.timeout(20):
-        while alive(grandchild):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not alive(grandchild))
 
 
 async def test_children_die_when_the_runner_is_killed(tmp_path: Path) -> None:
-    runner = f"""
-import asyncio, os, pathlib, sys
-from kuangchao_operator.local.processes import Child
-async def main():
-    child = await Child.start([sys.executable, "-c", "import time; time.sleep(600)"], os.environ, pathlib.Path({str(tmp_path)!r}) / "x.log")
-    print(child.pid, flush=True)
-    await asyncio.sleep(600)
-asyncio.run(main())
-"""
-    outer = await Child.start(
-        [sys.executable, "-c", runner], {**environment(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}, tmp_path / "out.log"
-    )
+    inherited = {**environment(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    outer = await Child.start([sys.executable, "-c", RUNNER, str(tmp_path)], inherited, tmp_path / "out.log")
     inner = int(await line(outer))
     assert alive(inner)
     os.kill(outer.pid, 9)
     await outer.wait()
-    async with asyncio.timeout(20):
-        while alive(inner):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not alive(inner))
