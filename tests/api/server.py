@@ -44,10 +44,18 @@ class ApiServer:
         """Standard output of a helm command."""
         return _run(self.bin / "helm", "--kubeconfig", self.kubeconfig, *arguments)
 
-    def request(self, method: str, path: str, body: Object | None = None, content: str = "application/json") -> Object:
-        """One request; the answer, or RefusedError."""
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        content: str = "application/json",
+        user: str | None = None,
+    ) -> Object:
+        """One request, as an administrator or as `user`; the answer, or RefusedError."""
         data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": content}, method=method)
+        headers = {"Content-Type": content} | ({"Impersonate-User": user} if user else {})
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:
                 return dict(json.load(answer))
