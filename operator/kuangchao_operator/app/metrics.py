@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import Metric
 
 from kuangchao_contracts.reasons import ConditionType
 from kuangchao_operator.handlers.watch import WatchClock
@@ -36,7 +34,7 @@ class Metrics:
             "kuangchao_watch_last_event_seconds", "Unix time of the newest event", ["kind"], registry=self._registry
         )
         for kind in KINDS:
-            heard.labels(kind).set_function(partial(watches.last.get, kind, 0.0))
+            heard.labels(kind).set_function(watches.reader(kind))
         self._devices = Gauge("kuangchao_pool_devices", "Devices of a pool", ["pool", "state"], registry=self._registry)
         cache.listen(self._changed)
 
@@ -44,10 +42,6 @@ class Metrics:
         """The exposition."""
         self._measure_pools()
         return generate_latest(self._registry)
-
-    def collected(self) -> list[Metric]:
-        """All metrics as values."""
-        return list(self._registry.collect())
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self._registry)

@@ -22,11 +22,15 @@ class WatchClock:
     """When each kind's watch last said anything, for metrics."""
 
     def __init__(self) -> None:
-        self.last: dict[str, float] = {}
+        self._last: dict[str, float] = {}
 
     def heard(self, kind: str) -> None:
         """An event came."""
-        self.last[kind] = time.time()
+        self._last[kind] = time.time()
+
+    def reader(self, kind: str) -> Callable[[], float]:
+        """A function that tells when a kind was last heard of; 0 for never."""
+        return lambda: self._last.get(kind, 0.0)
 
 
 def register(registry: kopf.OperatorRegistry, cache: Cache, clock: WatchClock) -> None:
