@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kuangchao_contracts.audit import AuditClass
-from kuangchao_contracts.base import Contract, ShortText, Text
+from kuangchao_contracts.base import Contract, Name, ShortText, Text
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.ports.base import Port, operation
@@ -28,6 +28,10 @@ class StopRequest(Contract):
     reason: ShortText
     message: Text = ""
     force: bool = False
+    """Skip the grace period of every pod; with `force_pods` of these only."""
+    force_pods: Annotated[tuple[Name, ...], Field(max_length=16_384)] = ()
+    overdue_pods: Annotated[tuple[Name, ...], Field(max_length=16_384)] = ()
+    """Pods on live nodes that had their time: a grace period of 1 s, so that the kubelet still confirms their end."""
 
 
 class ContextView(Contract):

@@ -11,7 +11,7 @@ from kuangchao_contracts.api.trainingjob import TrainingJobStatus
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import ConflictError, StaleEpochError
 from kuangchao_contracts.faults import FaultDecision, FaultReport
-from kuangchao_contracts.ports import StateControl
+from kuangchao_contracts.ports.state import StateControl
 from kuangchao_contracts.run import CommitReply, CommitRequest, RestorePointReply, RestorePointRequest
 from kuangchao_operator.facts.store import JobStore
 from kuangchao_operator.layers.state import decide, ledger
