@@ -11,7 +11,7 @@ say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 
 # tree_tag FILE..: a tag that changes exactly when what goes into an image changes
 tree_tag() { find "$@" -type f ! -name '*.pyc' | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-12; }
-deps_tag() { cat requirements/worker.txt Dockerfile.worker | sha256sum | cut -c1-12; }
+deps_tag() { { cat requirements/worker.txt; sed '/AS worker$/,$d' Dockerfile.worker; } | sha256sum | cut -c1-12; }
 
 DEPS=localhost/kuangchao-worker-deps:$(deps_tag)
 OPERATOR=kuangchao-operator:$(tree_tag Dockerfile.operator requirements/operator.txt contracts operator)
@@ -29,7 +29,7 @@ embedded_cluster() {
   for image in "$OPERATOR" "$WORKER"; do
     cluster/kc podman image exists "localhost/$image" || {
       say "building $image"
-      cluster/kc build -q -f "Dockerfile.$(echo "${image%%:*}" | cut -d- -f2)" -t "localhost/$image" .
+      cluster/kc build -q -f "Dockerfile.$(echo "${image%%:*}" | cut -d- -f2)" --build-arg "DEPS_IMAGE=$DEPS" -t "localhost/$image" .
     }
     cluster/kc push "$image" >/dev/null
   done
@@ -67,7 +67,7 @@ helm() { cluster/kc helm "$@"; }
 
 say "installing the chart"
 helm upgrade --install kuangchao charts/kuangchao -n "$RELEASE" --create-namespace --wait --timeout 5m \
-  --set "image.repository=$PREFIX${OPERATOR%%:*}" --set "image.tag=${OPERATOR##*:}" \
+  --set "image.repository=$PREFIX${OPERATOR%%:*}" --set-string "image.tag=${OPERATOR##*:}" \
   --set "worker.image=$PREFIX$WORKER" --set "jobNamespaces={$JOBS}" "${EXTRA[@]}" >/dev/null
 kubectl wait --for=condition=Established crd -l app.kubernetes.io/part-of=kuangchao --timeout=60s >/dev/null
 kubectl apply -f examples/pool.yaml >/dev/null

@@ -4,8 +4,23 @@ import json
 
 import pytest
 
-from tests.e2e.cluster import eventually, get, items, kubectl
+from tests.e2e.cluster import ROOT, eventually, get, items, kubectl
 from tests.e2e.conftest import NAMESPACE
+
+
+CODE = ROOT / "tests" / "e2e" / "user_code"
+
+
+@pytest.fixture
+def user_code(cluster) -> dict:  # noqa: ANN001
+    """spec.template that mounts user code from a ConfigMap, the usual way without an image of one's own."""
+    made = kubectl("create", "configmap", "user-code", "-n", NAMESPACE, f"--from-file={CODE}", "--dry-run=client", "-o", "yaml")
+    kubectl("apply", "-f", "-", stdin=made)
+    return {
+        "volumes": [{"name": "code", "configMap": {"name": "user-code"}}],
+        "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
+        "env": [{"name": "PYTHONPATH", "value": "/code"}],
+    }
 
 
 def holds_nothing(job) -> bool:  # noqa: ANN001
@@ -20,8 +35,8 @@ def test_image_that_cannot_be_pulled(apply, manifest) -> None:
     eventually(lambda: holds_nothing(job), "freed")
 
 
-def test_user_exception_at_the_same_step(apply, manifest) -> None:
-    job = apply(manifest("raises", task="kuangchao_worker.tasks.faulty:raises", taskArgs={"step": "3"}, model=None))
+def test_user_exception_at_the_same_step(apply, manifest, user_code) -> None:
+    job = apply(manifest("raises", task="faulty:raises", taskArgs={"step": "3"}, template=user_code))
     job.wait_phase("Failed")
     failure = job.status()["firstFailure"]
     assert "ValueError" in failure["message"] and job.condition("Failed")["reason"] == "UserError"
@@ -34,9 +49,8 @@ def test_task_that_does_not_exist(apply, manifest) -> None:
     assert "no_such_function" in job.status()["firstFailure"]["message"]
 
 
-def test_one_rank_leaves_early_with_zero(apply, manifest) -> None:
-    job = apply(manifest("early", task="kuangchao_worker.tasks.faulty:leaves", taskArgs={"step": "3"}, model=None,
-                         fault={"maxRestarts": 1}))
+def test_one_rank_leaves_early_with_zero(apply, manifest, user_code) -> None:
+    job = apply(manifest("early", task="faulty:leaves", taskArgs={"step": "3"}, template=user_code, fault={"maxRestarts": 1}))
     job.wait_phase("Failed", "Suspended")
     assert job.status()["firstFailure"]["reason"] == "EarlyExit"
     eventually(lambda: holds_nothing(job), "freed")

@@ -88,7 +88,7 @@ def test_tokens_are_renewed_while_the_job_runs(apply, manifest) -> None:
 
 
 def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
-    job = apply(manifest("script", task=None, taskArgs=None, model=None, checkpoint={"everySteps": None},
+    job = apply(manifest("script", task=None, taskArgs=None, model=None, checkpoint=None,
                          command=["-m", "kuangchao_worker.tasks.torchrun_example"]))
     job.wait_phase("Complete")
     assert job.condition("Unmanaged")["status"] == "True"
