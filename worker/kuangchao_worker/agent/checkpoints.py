@@ -67,13 +67,16 @@ class CheckpointKeeper:
             await asyncio.to_thread(volume.quarantine, self._base, candidate)
             candidate = await self._older(tuple(damaged))
         if damaged:
-            raise CheckpointCorruptError(f"all {len(damaged)} committed checkpoints are damaged; see *.bad in the directory")
+            raise CheckpointCorruptError(
+                f"all {len(damaged)} committed checkpoints are damaged; see *.bad in the directory"
+            )
         return None
 
     async def _older(self, damaged: tuple[str, ...]) -> CheckpointRef | None:
         request = RestorePointRequest(attempt=self._attempt, damaged=damaged)
         reply = await self._client.patiently(
-            lambda: self._client.call("state.restore_point", self._resource, request, RestorePointReply), COMMIT_SECONDS)
+            lambda: self._client.call("state.restore_point", self._resource, request, RestorePointReply), COMMIT_SECONDS
+        )
         return reply.checkpoint
 
     def saved(self, directory: Path) -> None:
@@ -133,12 +136,16 @@ class CheckpointKeeper:
             raise UnavailableError(f"{working.name} is no checkpoint")
         manifest = volume.manifest(self._launch, named[0], self._attempt, shards)
         finished = await asyncio.to_thread(volume.seal, working, manifest)
-        request = CommitRequest(path=finished.name, manifest=manifest,
-                                oplog_heads={str(part.rank): part.oplog for part in shards if part.oplog})
+        request = CommitRequest(
+            path=finished.name,
+            manifest=manifest,
+            oplog_heads={str(part.rank): part.oplog for part in shards if part.oplog},
+        )
         try:
             reply = await self._client.patiently(
                 lambda: self._client.one_shot("state.commit_checkpoint", self._resource, request, CommitReply),
-                COMMIT_SECONDS)
+                COMMIT_SECONDS,
+            )
         except (CapabilityError, UnavailableError, AuditUnavailableError):
             # not in the ledger: back to a name that the next attempt clears away
             await asyncio.to_thread(finished.rename, working)
@@ -150,5 +157,3 @@ class CheckpointKeeper:
     def _problem(self, text: str) -> None:
         self._errors += 1
         self.metrics |= {"checkpointErrors": str(self._errors), "checkpointError": text[:64]}
-
-

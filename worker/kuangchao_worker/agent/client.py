@@ -32,8 +32,14 @@ class GateClient:
     """One per agent. A connection that failed is made anew with the CA as it is then."""
 
     def __init__(
-        self, url: str, tokens: TokenFile, ca_file: Path, *, timeout: float = 10.0,
-        clock: Callable[[], float] = time.monotonic, jitter: Callable[[], float] = random.random,
+        self,
+        url: str,
+        tokens: TokenFile,
+        ca_file: Path,
+        *,
+        timeout: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._url, self._tokens, self._ca_file = url, tokens, ca_file
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(5.0, timeout))
@@ -43,7 +49,9 @@ class GateClient:
     async def __aenter__(self) -> "GateClient":
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await self._drop_session()
 
     async def call(self, op: str, resource: str, request: Contract, answer: type[R]) -> R:
@@ -77,8 +85,12 @@ class GateClient:
         body = CallEnvelope(resource=resource, request=request.wire()).wire()
         try:
             session = self._open_session()
-            async with session.post(f"{self._url}{CALL_PATH}{op}", json=body, headers={"Authorization": f"Bearer {token}"},
-                                    allow_redirects=False) as reply:
+            async with session.post(
+                f"{self._url}{CALL_PATH}{op}",
+                json=body,
+                headers={"Authorization": f"Bearer {token}"},
+                allow_redirects=False,
+            ) as reply:
                 status, raw = reply.status, await reply.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self._drop_session()
@@ -89,7 +101,9 @@ class GateClient:
         if self._session is None:
             context = ssl.create_default_context(cafile=str(self._ca_file)) if self._url.startswith("https:") else False
             self._session = aiohttp.ClientSession(
-                timeout=self._timeout, connector=aiohttp.TCPConnector(ssl=context), trust_env=False,
+                timeout=self._timeout,
+                connector=aiohttp.TCPConnector(ssl=context),
+                trust_env=False,
             )
         return self._session
 

@@ -1,4 +1,4 @@
-"""Start of every rank process: dies with the agent, then becomes the given program. Run as a file, standard library only.
+"""Start of every rank process: it shall die with the agent, then becomes the given program. Standard library only.
 
 A preexec function in the agent would be simpler but may deadlock, since the agent has threads (torch's store).
 """

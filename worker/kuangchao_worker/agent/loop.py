@@ -93,12 +93,17 @@ class Agent:
     def _join_request(self, attempt: int, store: AttemptStore | None) -> JoinRequest:
         settings = self._settings
         return JoinRequest(
-            attempt=attempt, incarnation=settings.incarnation, pod_index=settings.pod_index, pod=settings.pod,
-            host=settings.host, store_port=store.port if store else 0, store_prefix=store.prefix if store else "",
+            attempt=attempt,
+            incarnation=settings.incarnation,
+            pod_index=settings.pod_index,
+            pod=settings.pod,
+            host=settings.host,
+            store_port=store.port if store else 0,
+            store_prefix=store.prefix if store else "",
         )
 
     async def _join(self, join: JoinRequest, identity: Claims) -> JoinReply | Rejoin | Exit:
-        """Present ourselves until the gang is complete. Pods come and go, so there is no limit: the operator has one."""
+        """Present ourselves until the gang is complete. There is no limit here: the operator has one."""
         resource, pause = job_resource(identity.ns, identity.job), FIRST_JOIN_PAUSE
         while True:
             try:

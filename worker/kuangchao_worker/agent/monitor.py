@@ -15,7 +15,7 @@ log = logging.getLogger("kuangchao.monitor")
 
 
 class Monitor:
-    """Receives the messages of one attempt's ranks on a socket of its own, so that a rank of an older one is not heard."""
+    """Hears the ranks of one attempt on a socket of its own, so that a rank of an older one is not heard."""
 
     def __init__(self, path: Path, on_message: Callable[[RankMessage], None]) -> None:
         self.path, self._on_message = path, on_message

@@ -24,9 +24,12 @@ class RankProcess:
 
     def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.rank = rank
-        self._popen = subprocess.Popen(  # noqa: SIM115 - lives until it is reaped
-            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command], env=dict(environment),
-            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        self._popen = subprocess.Popen(
+            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         assert self._popen.stderr is not None
         self._stderr: int | None = self._popen.stderr.fileno()
@@ -60,8 +63,10 @@ class RankProcess:
         """(name of the exception that ended a Python program, last lines of standard error)."""
         lines = self._tail.decode("utf-8", "replace").strip().splitlines()[-12:]
         raised = next((match[1] for line in reversed(lines) if (match := _RAISED.match(line))), None)
-        return (raised.rsplit(".", 1)[-1] if raised and raised.endswith(("Error", "Exception", "Interrupt")) else None,
-                "\n".join(lines)[-800:])
+        return (
+            raised.rsplit(".", 1)[-1] if raised and raised.endswith(("Error", "Exception", "Interrupt")) else None,
+            "\n".join(lines)[-800:],
+        )
 
     def close(self) -> None:
         """Stop relaying."""

@@ -35,6 +35,11 @@ from kuangchao_worker.pod.channel import RankMessage
 DRAINED_EXIT: Final = 143
 DRAIN_MARGIN: Final = 5.0
 """Seconds of the grace period that are kept for the last commit and the last report."""
+RANK_DEFAULTS: Final = {
+    "OMP_NUM_THREADS": "1",
+    # torch advises against find_unused_parameters, which is set on purpose (see layers/state/parameters.py)
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
 log = logging.getLogger("kuangchao.agent")
 
 
@@ -56,7 +61,12 @@ class Session:
     """The attempt that the agent has joined."""
 
     def __init__(
-        self, settings: Settings, client: GateClient, join: JoinRequest, reply: JoinReply, launch: LaunchSpec,
+        self,
+        settings: Settings,
+        client: GateClient,
+        join: JoinRequest,
+        reply: JoinReply,
+        launch: LaunchSpec,
         environment: Mapping[str, str],
     ) -> None:
         self._settings, self._client, self._join, self._reply, self._launch = settings, client, join, reply, launch
@@ -97,7 +107,9 @@ class Session:
         """SIGTERM: have the ranks save and end, then end the pod."""
         if not self._draining:
             self._draining = True
-            self._drain_deadline = asyncio.get_running_loop().time() + max(1.0, self._settings.grace_seconds - DRAIN_MARGIN)
+            self._drain_deadline = asyncio.get_running_loop().time() + max(
+                1.0, self._settings.grace_seconds - DRAIN_MARGIN
+            )
             self._ranks.signal(signal.SIGTERM)
             self._wake.set()
 
@@ -127,19 +139,30 @@ class Session:
         if self._launch.command is not None:
             directory = self._script_directory()
             return program(self._launch, ""), torchrun_environment(
-                self._environment, place, self._reply, self._launch, str(monitor), str(directory))
+                self._environment, place, self._reply, self._launch, str(monitor), str(directory)
+            )
         settings, reply, launch = self._settings, self._reply, self._launch
         base = settings.checkpoints / launch.checkpoint_path if launch.checkpoint_path is not None else None
-        assignment = Assignment.model_validate({
-            "launch": launch, "attempt": reply.attempt, "rank": place.rank, "local_rank": place.local_rank,
-            "master_host": reply.master_host, "master_port": reply.master_port, "store_prefix": reply.store_prefix,
-            "monitor": str(monitor), "token_directory": str(settings.token_directory),
-            "trust_directory": str(settings.trust_directory), "run_directory": str(settings.run_directory),
-            "checkpoint_directory": str(base) if base is not None else None, "restore": restore,
-        })
+        assignment = Assignment.model_validate(
+            {
+                "launch": launch,
+                "attempt": reply.attempt,
+                "rank": place.rank,
+                "local_rank": place.local_rank,
+                "master_host": reply.master_host,
+                "master_port": reply.master_port,
+                "store_prefix": reply.store_prefix,
+                "monitor": str(monitor),
+                "token_directory": str(settings.token_directory),
+                "trust_directory": str(settings.trust_directory),
+                "run_directory": str(settings.run_directory),
+                "checkpoint_directory": str(base) if base is not None else None,
+                "restore": restore,
+            }
+        )
         path = settings.run_directory / f"rank-{place.rank}.json"
         path.write_bytes(assignment.canonical())
-        return program(launch, str(path)), {"OMP_NUM_THREADS": "1", **self._environment}
+        return program(launch, str(path)), {**RANK_DEFAULTS, **self._environment}
 
     def _script_directory(self) -> Path:
         """Where a `command` job may keep checkpoints of its own: the volume if it has one, else scratch space."""
@@ -210,10 +233,13 @@ class Session:
 
     def _heartbeat(self) -> HeartbeatRequest:
         first = self.views.get(0)
-        metrics = merge_metrics(first.metrics, self._keeper.metrics if self._keeper else {}) if first is not None else {}
+        metrics = (
+            merge_metrics(first.metrics, self._keeper.metrics if self._keeper else {}) if first is not None else {}
+        )
         count, head = first.oplog if first is not None else (0, "")
-        return HeartbeatRequest(join=self._join, ranks=tuple(self.reports()), metrics=metrics, oplog_count=count,
-                                oplog_head=head)
+        return HeartbeatRequest(
+            join=self._join, ranks=tuple(self.reports()), metrics=metrics, oplog_count=count, oplog_head=head
+        )
 
     def _obey(self, answer: HeartbeatReply | FeedReply) -> Rejoin | Exit | None:
         if answer.attempt > self._reply.attempt:

@@ -3,11 +3,20 @@
 import ipaddress
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from kuangchao_contracts.errors import InvalidInputError
+
+_FOLDERS: Final = {
+    "token_directory": "KUANGCHAO_TOKEN_DIR",
+    "trust_directory": "KUANGCHAO_TRUST_DIR",
+    "checkpoints": "KUANGCHAO_CHECKPOINTS",
+    "termination_log": "KUANGCHAO_TERMINATION_LOG",
+    "run_directory": "KUANGCHAO_RUN_DIR",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,20 +41,17 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
         """Settings of this pod. Raises InvalidInputError naming the variable."""
-        folders = {
-            "token_directory": "KUANGCHAO_TOKEN_DIR", "trust_directory": "KUANGCHAO_TRUST_DIR",
-            "checkpoints": "KUANGCHAO_CHECKPOINTS", "termination_log": "KUANGCHAO_TERMINATION_LOG",
-            "run_directory": "KUANGCHAO_RUN_DIR",
-        }
-        paths = {field: Path(environment[name]) for field, name in folders.items() if environment.get(name)}
-        given = environment.get("KUANGCHAO_GRACE_SECONDS")
-        return cls(
-            gate_url=_gate_url(_required(environment, "KUANGCHAO_GATE_URL")), pod=_required(environment, "KUANGCHAO_POD"),
+        settings = cls(
+            gate_url=_gate_url(_required(environment, "KUANGCHAO_GATE_URL")),
+            pod=_required(environment, "KUANGCHAO_POD"),
             pod_index=_number(environment, "KUANGCHAO_POD_INDEX"),
             incarnation=_number(environment, "KUANGCHAO_INCARNATION"),
             host=environment.get("KUANGCHAO_HOST") or socket.gethostname(),
-            grace_seconds=float(_number(environment, "KUANGCHAO_GRACE_SECONDS")) if given else 30.0, **paths,
         )
+        if environment.get("KUANGCHAO_GRACE_SECONDS"):
+            settings = replace(settings, grace_seconds=float(_number(environment, "KUANGCHAO_GRACE_SECONDS")))
+        folders = {field: Path(environment[name]) for field, name in _FOLDERS.items() if environment.get(name)}
+        return replace(settings, **folders)  # type: ignore[arg-type]  # every field in _FOLDERS is a Path
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:
@@ -69,8 +75,12 @@ def _gate_url(url: str) -> str:
         return url.rstrip("/")
     if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
         return url.rstrip("/")
-    raise InvalidInputError("KUANGCHAO_GATE_URL", url, "must be https, or http on a loopback address",
-                            f"https://{parts.netloc}" if parts.netloc else None)
+    raise InvalidInputError(
+        "KUANGCHAO_GATE_URL",
+        url,
+        "must be https, or http on a loopback address",
+        f"https://{parts.netloc}" if parts.netloc else None,
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kuangchao_contracts.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
 EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST_PORT: Final = 10_240
@@ -35,7 +35,8 @@ def open_store(attempt: int, choose: Callable[[int], int] = secrets.randbelow) -
 
     Raises UnavailableError when no port can be had.
     """
-    from torch.distributed import DistNetworkError, TCPStore
+    from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, but not for type checkers
+    from torch.distributed import DistNetworkError
 
     ports = candidate_ports(_ephemeral_range(), choose)
     problem = ""

@@ -1,4 +1,4 @@
-"""The last word of a pod: rank reports as JSON where the kubelet reads them, so that exits survive an outage of ours."""
+"""The last word of a pod: rank reports as JSON where the kubelet reads them, so exits survive an outage of ours."""
 
 import json
 import logging
@@ -16,14 +16,18 @@ def compose(reports: Sequence[RankReport], limit: int = KUBELET_LIMIT) -> bytes:
     """As many reports as fit, failures first; texts are cut before a report is left out."""
     ordered = sorted(reports, key=lambda report: (report.exit_code in (0, None), report.rank))
     for text in (1_024, 256, 64):
-        cut = [r.replace(error=r.error[:text] if r.error else None) for r in ordered]
-        raw = json.dumps([r.wire() for r in cut], separators=(",", ":")).encode()
+        cut = [report.replace(error=report.error[:text] if report.error else None) for report in ordered]
+        raw = _encode(cut)
         if len(raw) <= limit:
             return raw
-    while len(raw) > limit:
-        cut.pop()
-        raw = json.dumps([r.wire() for r in cut], separators=(",", ":")).encode()
+        ordered = cut
+    while len(raw := _encode(ordered)) > limit:
+        ordered.pop()
     return raw
+
+
+def _encode(reports: Sequence[RankReport]) -> bytes:
+    return json.dumps([report.wire() for report in reports], separators=(",", ":")).encode()
 
 
 def write(path: Path, reports: Sequence[RankReport]) -> None:

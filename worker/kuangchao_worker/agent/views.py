@@ -1,5 +1,6 @@
 """What the agent knows of each of its ranks, put together from process and channel. Values and pure functions."""
 
+import signal
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,12 +40,15 @@ class RankView:
     def end(self, process: RankProcess) -> None:
         """Take in how the process ended; what the rank said itself is better than what is read from its output."""
         self.state, self.exit_code = RankState.EXITED, process.exit_code
-        if process.exit_code in (0, None) or self.error is not None:
+        code = process.exit_code or 0
+        if code == 0 or self.error is not None:
             return
         raised, tail = process.last_words()
-        killed = process.exit_code is not None and process.exit_code < 0
-        self.error_kind = f"Signal{-(process.exit_code or 0)}" if killed else raised or "ExitCode"
-        self.error = tail or (f"killed by signal {-(process.exit_code or 0)}" if killed else "no output on standard error")
+        if code < 0:
+            name = signal.Signals(-code).name
+            self.error_kind, self.error = name, tail or f"killed by {name}"
+        else:
+            self.error_kind, self.error = raised or "ExitCode", tail or "no output on standard error"
 
     def refuse(self, kind: str, message: str) -> None:
         """The rank was never started."""
@@ -54,8 +58,15 @@ class RankView:
         """What is told to the control plane. `held`: it ended well, but its last checkpoint is not committed yet."""
         if held and self.exit_code == 0:
             return RankReport(rank=self.rank, state=RankState.RUNNING, step=self.step, section="commit")
-        return RankReport(rank=self.rank, state=self.state, step=self.step, section=self.section,
-                          exit_code=self.exit_code, error=self.error, error_kind=self.error_kind)
+        return RankReport(
+            rank=self.rank,
+            state=self.state,
+            step=self.step,
+            section=self.section,
+            exit_code=self.exit_code,
+            error=self.error,
+            error_kind=self.error_kind,
+        )
 
 
 def merge_metrics(*parts: dict[str, str]) -> dict[str, str]:

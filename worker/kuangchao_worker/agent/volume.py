@@ -45,8 +45,10 @@ def claim(base: Path, job_uid: str) -> None:
         sync_directory(base)
     owner = mark.read_text().strip()
     if owner != job_uid:
-        raise CheckpointPathInUseError(f"checkpoint directory {base.name!r} belongs to the job with uid {owner or '?'}; "
-                                       "choose another spec.checkpoint.storage.path or none")
+        raise CheckpointPathInUseError(
+            f"checkpoint directory {base.name!r} belongs to the job with uid {owner or '?'}; "
+            "choose another spec.checkpoint.storage.path or none"
+        )
 
 
 def sweep(base: Path, attempt: int) -> None:
@@ -81,8 +83,13 @@ def manifest(launch: LaunchSpec, step: int, attempt: int, parts: list[ShardsDone
     """What the parts add up to."""
     files = sorted((file for part in parts for file in part.files), key=lambda file: file.path)
     return CheckpointManifest(
-        job_uid=launch.job_uid, step=step, attempt=attempt, world_size=launch.plan.world_size,
-        plan_hash=launch.plan.hash, torch_version=parts[0].torch_version, files=tuple(files),
+        job_uid=launch.job_uid,
+        step=step,
+        attempt=attempt,
+        world_size=launch.plan.world_size,
+        plan_hash=launch.plan.hash,
+        torch_version=parts[0].torch_version,
+        files=tuple(files),
     )
 
 

@@ -69,7 +69,9 @@ def gloo_interface(environment: Mapping[str, str], host: str, port: int) -> str 
     if given is None:
         return routed
     if not given or given[0] in "^=" or "," in given:
-        raise InvalidInputError(GLOO_VARIABLE, given, "gloo takes the name of one interface, no list or exclusion", routed)
+        raise InvalidInputError(
+            GLOO_VARIABLE, given, "gloo takes the name of one interface, no list or exclusion", routed
+        )
     return given
 
 

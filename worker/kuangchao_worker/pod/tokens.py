@@ -47,9 +47,9 @@ class TokenFile:
         """Claims of the agent's own token: which job this pod belongs to. Not verified; the gate does that."""
         return parse_claims(parse_strict(self.token("agent", Layer.EXECUTION))[1])
 
-    async def wait_for_attempt(self, attempt: int, timeout: float) -> TokenBundle:
-        """The first bundle for this attempt or a later one. Raises UnavailableError after `timeout` seconds."""
-        deadline = self._clock() + timeout
+    async def wait_for_attempt(self, attempt: int, seconds: float) -> TokenBundle:
+        """The first bundle for this attempt or a later one. Raises UnavailableError after so many seconds."""
+        deadline = self._clock() + seconds
         while True:
             try:
                 bundle = self.read()
@@ -59,5 +59,5 @@ class TokenFile:
             except UnavailableError as error:
                 problem = str(error)
             if self._clock() >= deadline:
-                raise UnavailableError(f"no tokens for attempt {attempt} within {timeout:.0f} s: {problem}")
+                raise UnavailableError(f"no tokens for attempt {attempt} within {seconds:.0f} s: {problem}")
             await asyncio.sleep(POLL_SECONDS)

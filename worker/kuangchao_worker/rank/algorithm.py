@@ -1,4 +1,4 @@
-"""Runs the user's task on the module that state owns. The user's code sees a module and a batch, nothing of the plan."""
+"""Runs the user's task on the module that state owns. User code sees a module and a batch, nothing of the plan."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,7 +15,13 @@ class TaskAlgorithm:
     """Forward, backward and evaluation of one rank."""
 
     def __init__(
-        self, task: Task, store: ParameterStore, *, rank: int, device: torch.device, accumulation: int,
+        self,
+        task: Task,
+        store: ParameterStore,
+        *,
+        rank: int,
+        device: torch.device,
+        accumulation: int,
         precision: Precision,
     ) -> None:
         if precision is Precision.FP16:

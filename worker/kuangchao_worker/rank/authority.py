@@ -33,7 +33,7 @@ class AttemptFence(Fence):
         """See Fence."""
         return self._attempt if job_uid == self._job_uid else None
 
-    def revoked(self, jti: str) -> bool:
+    def revoked(self, jti: str) -> bool:  # noqa: ARG002
         """See Fence. Revocation reaches a rank through its agent, which ends it."""
         return False
 
@@ -54,7 +54,10 @@ class Authority:
     """Calls operations of the rank's layers under the rank's tokens, which are read again as they are renewed."""
 
     def __init__(
-        self, assignment: Assignment, sink: AuditSink, clock: Callable[[], float] = time.time,
+        self,
+        assignment: Assignment,
+        sink: AuditSink,
+        clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         trust = Path(assignment.trust_directory)

@@ -1,6 +1,7 @@
 """What a rank says of its end: an exit code and, for a failure, a kind that other processes can judge by."""
 
 import traceback
+from pathlib import Path
 from typing import Final
 
 from kuangchao_contracts.errors import KuangchaoError, PeerLostError
@@ -8,8 +9,15 @@ from kuangchao_contracts.errors import KuangchaoError, PeerLostError
 DRAINED_EXIT: Final = 143
 """128 + SIGTERM: ended early because it was asked to, after saving."""
 FAILED_EXIT: Final = 1
-_PEER_SIGNS: Final = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe",
-                      "Timed out waiting", "recvValue failed")
+_PEER_SIGNS: Final = (
+    "gloo",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "NCCL",
+    "Broken pipe",
+    "Timed out waiting",
+    "recvValue failed",
+)
 
 
 def kind_of(error: BaseException) -> str:
@@ -25,5 +33,5 @@ def kind_of(error: BaseException) -> str:
 def describe(error: BaseException, limit: int = 1_024) -> str:
     """The message and where in the code it was raised, newest frames first to survive the cut."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
-    places = "; ".join(f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} in {frame.name}" for frame in reversed(frames))
+    places = "; ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in reversed(frames))
     return f"{type(error).__name__}: {error}"[: limit - 300] + f" (at {places})"[:300]

@@ -46,16 +46,35 @@ def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bo
     plan = assignment.launch.plan
     authority.serve((TopologyService(plan.hash, assignment.attempt, stop), state, ExecutionService(context)))
     channel.progress(0, "build")
-    authority.call("topology.build", BuildRequest(
-        plan=plan, attempt=assignment.attempt, rank=assignment.rank, master_host=assignment.master_host,
-        master_port=assignment.master_port, store_prefix=assignment.store_prefix))
+    authority.call(
+        "topology.build",
+        BuildRequest(
+            plan=plan,
+            attempt=assignment.attempt,
+            rank=assignment.rank,
+            master_host=assignment.master_host,
+            master_port=assignment.master_port,
+            store_prefix=assignment.store_prefix,
+        ),
+    )
     parameters.connect()
     executor = Executor(
-        assignment=assignment, call=authority.call, context=context, stop=stop, report=channel.progress,
-        algorithm=TaskAlgorithm(task, parameters, rank=assignment.rank, device=device,
-                                accumulation=plan.accumulation_steps, precision=assignment.launch.training.precision),
+        assignment=assignment,
+        call=authority.call,
+        context=context,
+        stop=stop,
+        report=channel.progress,
+        algorithm=TaskAlgorithm(
+            task,
+            parameters,
+            rank=assignment.rank,
+            device=device,
+            accumulation=plan.accumulation_steps,
+            precision=assignment.launch.training.precision,
+        ),
         batches=Batches(task.dataset, task.collate, plan, assignment.rank, assignment.launch.training.seed),
-        agreement=Agreement(device), log=LossLog(metrics_path(assignment), assignment.attempt),
+        agreement=Agreement(device),
+        log=LossLog(metrics_path(assignment), assignment.attempt),
     )
     # each rank has its own dropout; a restored checkpoint replaces this
     rng.seed_all(assignment.launch.training.seed * 1_000_003 + assignment.rank)
@@ -100,12 +119,15 @@ def make_state(
     def notify(directory: Path, problem: str | None) -> None:
         where = str(directory)
         channel.reliable(
-            RankMessage(rank=assignment.rank, saved=where) if problem is None
-            else RankMessage(rank=assignment.rank, save_failed=where, error=problem))
+            RankMessage(rank=assignment.rank, saved=where)
+            if problem is None
+            else RankMessage(rank=assignment.rank, save_failed=where, error=problem)
+        )
 
     writer = ShardWriter(assignment.rank, notify)
-    return StateService(parameters, assignment.rank, assignment.launch.training.seed, writer,
-                        lambda: f"{oplog.count}:{oplog.head}")
+    return StateService(
+        parameters, assignment.rank, assignment.launch.training.seed, writer, lambda: f"{oplog.count}:{oplog.head}"
+    )
 
 
 def metrics_path(assignment: Assignment) -> Path | None:
@@ -119,6 +141,13 @@ def finish(state: StateService, channel: RankChannel, rank: int, executor: Execu
     """Wait until the last checkpoint is on the volume, then say the last word."""
     if not state.close(LAST_WRITE_SECONDS):
         raise StorageError(f"the last checkpoint was not written within {LAST_WRITE_SECONDS:.0f} s")
-    channel.reliable(RankMessage(
-        rank=rank, step=executor.context.step, section=executor.context.section, metrics=executor.metrics,
-        oplog_count=oplog.count, oplog_head=oplog.head))
+    channel.reliable(
+        RankMessage(
+            rank=rank,
+            step=executor.context.step,
+            section=executor.context.section,
+            metrics=executor.metrics,
+            oplog_count=oplog.count,
+            oplog_head=oplog.head,
+        )
+    )

@@ -52,8 +52,10 @@ def load_task(name: str, args: Mapping[str, str]) -> Task:
     make = getattr(module, function_name, None)
     if not callable(make):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        raise TaskNotFoundError(f"spec.task={name!r}: module {module_name} has no function {function_name!r}; it has "
-                                f"{', '.join(sorted(known)[:8])}")
+        raise TaskNotFoundError(
+            f"spec.task={name!r}: module {module_name} has no function {function_name!r}; it has "
+            f"{', '.join(sorted(known)[:8])}"
+        )
     task = make(dict(args))
     if not isinstance(task, Task):
         raise TaskNotFoundError(f"spec.task={name!r}: the function returned {type(task).__name__}, not a Task")

@@ -1,5 +1,6 @@
 """A perceptron on made-up numbers whose size sets the length of a step: for benches and fault tests."""
 
+import itertools
 from collections.abc import Iterable
 
 import torch
@@ -28,8 +29,7 @@ def mlp(args: dict[str, str]) -> Task:
 
     def network() -> nn.Module:
         widths = [features, *[hidden] * layers]
-        blocks = [nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout))
-                  for a, b in zip(widths, widths[1:], strict=False)]
+        blocks = [nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in itertools.pairwise(widths)]
         return nn.Sequential(*blocks, nn.Linear(widths[-1], 1))
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -38,7 +38,8 @@ def mlp(args: dict[str, str]) -> Task:
     def scheduler(optimizer: Optimizer) -> LRScheduler:
         return CosineAnnealingLR(optimizer, T_max=horizon)
 
-    return Task(model=network, dataset=TensorDataset(inputs, targets), loss=_loss, optimizer=optimizer, scheduler=scheduler)
+    data = TensorDataset(inputs, targets)
+    return Task(model=network, dataset=data, loss=_loss, optimizer=optimizer, scheduler=scheduler)
 
 
 def _loss(module: nn.Module, batch: Batch) -> torch.Tensor:

@@ -28,5 +28,10 @@ class ExecutionContext:
 
     def view(self) -> ContextView:
         """A frozen copy."""
-        return ContextView(step=self.step, epoch=self.epoch, samples=self.samples, section=self.section,
-                           operations=tuple(self._operations))
+        return ContextView(
+            step=self.step,
+            epoch=self.epoch,
+            samples=self.samples,
+            section=self.section,
+            operations=tuple(self._operations),
+        )

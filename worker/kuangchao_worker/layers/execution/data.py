@@ -60,11 +60,11 @@ class Batches:
     def indices(self, step: int) -> list[torch.Tensor]:
         """Sample indices of this rank in a step (from 1), one tensor per micro-batch."""
         start = (step - 1) * self._plan.global_batch + self._offset
-        return list(self.order.samples(start, self._share).split(self._plan.micro_batch))
+        return list(self.order.samples(start, self._share).split(self._plan.micro_batch))  # type: ignore[no-untyped-call]  # torch
 
     def load(self, indices: torch.Tensor) -> Any:
         """One micro-batch."""
         if isinstance(self._dataset, TensorDataset):
             # indexing whole tensors gives the same batch as collating samples, thirty times faster
-            return self._dataset[indices]  # type: ignore[index]  # torch declares int, tensors work
+            return self._dataset[indices]
         return self._collate([self._dataset[i] for i in indices.tolist()])

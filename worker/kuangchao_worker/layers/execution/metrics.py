@@ -1,4 +1,4 @@
-"""The loss curve: one line per step in `metrics.jsonl`, keyed by (step, attempt), loss in hex so that equal means equal.
+"""The loss curve: one line per step in `metrics.jsonl`, keyed by (step, attempt), the loss in hex to compare bits.
 
 A replayed step adds a line with a higher attempt; the newest attempt wins. Writing must never stop training.
 """

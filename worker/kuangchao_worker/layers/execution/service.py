@@ -12,6 +12,6 @@ class ExecutionService(ExecutionRank):
     def __init__(self, context: ExecutionContext) -> None:
         self._context = context
 
-    def context(self, capability: Capability, request: Empty) -> ContextView:
+    def context(self, capability: Capability, request: Empty) -> ContextView:  # noqa: ARG002
         """See ExecutionRank."""
         return self._context.view()

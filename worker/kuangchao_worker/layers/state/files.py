@@ -99,7 +99,7 @@ def read_manifest(directory: Path, checkpoint: CheckpointRef) -> CheckpointManif
 
 
 def load(directory: Path, manifest: CheckpointManifest, name: str) -> Any:
-    """Content of a file, or None when the manifest has no such file. Raises CheckpointCorruptError if it was changed."""
+    """Content of a file, None when the manifest has no such file. Raises CheckpointCorruptError if it was changed."""
     entry = next((file for file in manifest.files if file.path == name), None)
     if entry is None:
         return None

@@ -33,7 +33,9 @@ class ParameterStore:
         # DDP rebuilds its buckets after the first iteration, so a restarted run would sum in another layout once more
         # and differ in the last bit. find_unused_parameters=True turns the rebuild off; one bucket fixes the order.
         self._wrapped = DistributedDataParallel(
-            self.module, find_unused_parameters=True, bucket_cap_mb=size / MEBIBYTE + 1,
+            self.module,
+            find_unused_parameters=True,
+            bucket_cap_mb=size / MEBIBYTE + 1,
         )
 
     def forward(self) -> nn.Module:
@@ -61,11 +63,12 @@ class ParameterStore:
 
     def state(self) -> dict[str, Any]:
         """A copy of everything in main memory that later steps cannot change."""
-        return in_memory({
+        parts = {
             "module": self.module.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
-        })
+        }
+        return {name: in_memory(part) for name, part in parts.items()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""

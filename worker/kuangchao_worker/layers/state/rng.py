@@ -10,14 +10,14 @@ import torch
 def seed_all(seed: int) -> None:
     """Seed every global generator of this process."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - user code may draw from the global generator
+    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def capture() -> dict[str, Any]:
     """State of Python's, NumPy's and torch's generators."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - as above
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": [version, torch.tensor(words, dtype=torch.int64), gauss],
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
@@ -31,7 +31,7 @@ def restore(state: dict[str, Any]) -> None:
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002 - as above
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])

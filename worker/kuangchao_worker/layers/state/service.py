@@ -38,7 +38,7 @@ class StateService(StateRank):
         self._writer, self._oplog = writer, oplog
         self._step = 0
 
-    def submit_gradients(self, capability: Capability, request: SubmitGradients) -> StepResult:
+    def submit_gradients(self, capability: Capability, request: SubmitGradients) -> StepResult:  # noqa: ARG002
         """See StateRank."""
         if request.step_id != self._step + 1:
             raise StepOrderError(f"step_id={request.step_id}: the next step is {self._step + 1}")
@@ -46,7 +46,7 @@ class StateService(StateRank):
         self._step = request.step_id
         return StepResult(step=self._step, gradient_norm=f"{norm:.6g}", elements=self._store.elements)
 
-    def save(self, capability: Capability, request: SaveRequest) -> Ack:
+    def save(self, capability: Capability, request: SaveRequest) -> Ack:  # noqa: ARG002
         """See StateRank."""
         if request.step != self._step:
             raise StepOrderError(f"step={request.step}: the state is that after step {self._step}")
@@ -56,13 +56,15 @@ class StateService(StateRank):
         self._writer.submit(Path(request.directory), payloads, self._oplog())
         return Ack()
 
-    def restore(self, capability: Capability, request: RestoreRequest) -> Ack:
+    def restore(self, capability: Capability, request: RestoreRequest) -> Ack:  # noqa: ARG002
         """See StateRank."""
         directory = Path(request.directory)
         manifest = files.read_manifest(directory, request.checkpoint)
         shared = files.load(directory, manifest, SHARED_FILE)
         if shared is None or shared["step"] != request.checkpoint.step:
-            raise CheckpointCorruptError(f"{request.checkpoint.path}: holds no weights of step {request.checkpoint.step}")
+            raise CheckpointCorruptError(
+                f"{request.checkpoint.path}: holds no weights of step {request.checkpoint.step}"
+            )
         try:
             self._store.load(shared)
         except (RuntimeError, ValueError, KeyError) as error:
@@ -77,7 +79,7 @@ class StateService(StateRank):
             rng.seed_all(self._seed + self._step * 1_000_003 + self._rank)
         return Ack(detail=f"step {self._step}")
 
-    def snapshot(self, capability: Capability, request: SnapshotRequest) -> SnapshotView:
+    def snapshot(self, capability: Capability, request: SnapshotRequest) -> SnapshotView:  # noqa: ARG002
         """See StateRank."""
         return SnapshotView(step=self._step, sha256=self._store.digest() if request.want_digest else None)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore  # torch.distributed has them, but not for type checkers
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import ConflictError
@@ -29,11 +30,13 @@ class TopologyService(TopologyRank):
     def __init__(self, plan_hash: str, attempt: int, stop: Callable[[], bool] = lambda: False) -> None:
         self._plan_hash, self._attempt, self._stop = plan_hash, attempt, stop
 
-    def build(self, capability: Capability, request: BuildRequest) -> LinkReport:
+    def build(self, capability: Capability, request: BuildRequest) -> LinkReport:  # noqa: ARG002
         """See TopologyRank."""
         if request.attempt != self._attempt or request.plan.hash != self._plan_hash:
-            raise ConflictError(f"build for attempt {request.attempt} and plan {request.plan.hash[:8]}, but this rank "
-                                f"belongs to attempt {self._attempt} and plan {self._plan_hash[:8]}")
+            raise ConflictError(
+                f"build for attempt {request.attempt} and plan {request.plan.hash[:8]}, but this rank "
+                f"belongs to attempt {self._attempt} and plan {self._plan_hash[:8]}"
+            )
         if dist.is_initialized():
             raise ConflictError("the links of this attempt exist already")
         order = build_order(groups_of(request.plan))
@@ -45,18 +48,21 @@ class TopologyService(TopologyRank):
 
     def _build_world(self, request: BuildRequest) -> None:
         timeout = timedelta(seconds=request.timeout_seconds)
-        store = dist.TCPStore(request.master_host, request.master_port, is_master=False, timeout=timeout,
-                              wait_for_workers=False)
+        store = TCPStore(
+            request.master_host, request.master_port, is_master=False, timeout=timeout, wait_for_workers=False
+        )
         interface = gloo_interface(os.environ, request.master_host, request.master_port)
         if interface is not None:
             os.environ[GLOO_VARIABLE] = interface
         dist.init_process_group(
             "nccl" if torch.cuda.is_available() else "gloo",
-            store=dist.PrefixStore(request.store_prefix, store), rank=request.rank, world_size=request.plan.world_size,
+            store=PrefixStore(request.store_prefix, store),
+            rank=request.rank,
+            world_size=request.plan.world_size,
             timeout=timedelta(seconds=COLLECTIVE_SECONDS),
         )
 
-    def destroy(self, capability: Capability, request: Empty) -> Ack:
+    def destroy(self, capability: Capability, request: Empty) -> Ack:  # noqa: ARG002
         """See TopologyRank."""
         if not dist.is_initialized():
             return Ack(detail="there were no links")
@@ -68,7 +74,7 @@ class TopologyService(TopologyRank):
 
 
 def _build_groups(spec: GroupSpec, world_size: int) -> None:
-    """Make the groups of an axis. Every rank takes part in making every group; one as wide as the world is the world."""
+    """Make the groups of an axis; every rank takes part in making each. One as wide as the world is the world."""
     if spec.name == WORLD or len(spec.members[0]) in (1, world_size):
         return
     for ranks in spec.members:
