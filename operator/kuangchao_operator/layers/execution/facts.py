@@ -40,15 +40,18 @@ class Gang:
         pod = self.pods.get(index)
         if pod is not None and pod.exit_code is not None:
             last = last_words(pod.termination_message)
-            if last or pod.exit_code:
-                return last
-            first = index * self.per_pod
-            steps = {r.rank: r.step for r in self._heard(index)}
-            return tuple(
-                RankReport(rank=r, state=RankState.EXITED, exit_code=0, step=steps.get(r, 0))
-                for r in range(first, first + self.per_pod)
-            )
+            return last if pod.exit_code else self._all_well(index, last)
         return self._heard(index)
+
+    def _all_well(self, index: int, last: tuple[RankReport, ...]) -> tuple[RankReport, ...]:
+        """Reports of a pod that ended with 0: ranks for which the termination log had no room ended well too."""
+        known = {r.rank: r for r in (*self._heard(index), *last) if r.state is RankState.EXITED}
+        steps = {r.rank: r.step for r in self._heard(index)}
+        first = index * self.per_pod
+        return tuple(
+            known.get(r) or RankReport(rank=r, state=RankState.EXITED, exit_code=0, step=steps.get(r, 0))
+            for r in range(first, first + self.per_pod)
+        )
 
     def _heard(self, index: int) -> tuple[RankReport, ...]:
         agent = self.agents.get(index)

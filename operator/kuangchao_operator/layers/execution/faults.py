@@ -35,6 +35,8 @@ PEER_LOSS_KINDS: Final = frozenset(
     }
 )
 OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
+DRAINED_EXIT: Final = 143
+"""A rank that ended early because its pod was told to: whoever did that, it is not the program's fault."""
 IMAGE_REASONS: Final = frozenset(
     {
         "ErrImagePull",
@@ -287,6 +289,8 @@ class _Finder:
 def classify(report: RankReport) -> Reason:
     """What a rank's own words and its exit code say. A peer's death is an exit, not the user's error."""
     kind = (report.error_kind or "").rsplit(".", 1)[-1]
+    if report.exit_code == DRAINED_EXIT:
+        return Reason.EVICTED
     if kind in NAMED:
         return NAMED[kind]
     if kind in OOM_KINDS:

@@ -57,7 +57,7 @@ CONTAINER_FIELDS: Final = frozenset(
 OUR_CONTAINER_FIELDS: Final = CONTAINER_FIELDS - {"args", "command", "livenessProbe", "restartPolicy", "startupProbe"}
 """The training container runs the agent: its command and its restarts are ours."""
 VOLUME_KINDS: Final = frozenset({"configMap", "emptyDir", "persistentVolumeClaim", "secret", "downwardAPI", "csi"})
-_TOKEN_SECRET = re.compile(r"-[0-9a-f]{6}-\d+-tokens$")
+_TOKEN_SECRET = re.compile(r"-[0-9a-f]{6}-\d+-tokens(-\d+)?$")
 HARDENING: Final[dict[str, Any]] = {
     "runAsNonRoot": True,
     "privileged": False,
