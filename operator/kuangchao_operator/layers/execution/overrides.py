@@ -54,8 +54,16 @@ CONTAINER_FIELDS: Final = frozenset(
         "workingDir",
     }
 )
-OUR_CONTAINER_FIELDS: Final = CONTAINER_FIELDS - {"args", "command", "livenessProbe", "restartPolicy", "startupProbe"}
-"""The training container runs the agent: its command and its restarts are ours."""
+OUR_CONTAINER_FIELDS: Final = CONTAINER_FIELDS - {
+    "args",
+    "command",
+    "livenessProbe",
+    "resources",
+    "restartPolicy",
+    "startupProbe",
+}
+"""The training container runs the agent: its command and its restarts are ours. Its resources are the pool's business,
+and what it needs beside devices has a typed place in spec.template.resources."""
 VOLUME_KINDS: Final = frozenset({"configMap", "emptyDir", "persistentVolumeClaim", "secret", "downwardAPI", "csi"})
 _TOKEN_SECRET = re.compile(r"-[0-9a-f]{6}-\d+-tokens(-\d+)?$")
 HARDENING: Final[dict[str, Any]] = {
