@@ -31,7 +31,7 @@ class LocalEffects(Effects):
 
     async def record_plan(self, job: TrainingJob, plan: ParallelPlan) -> None:
         """Keep the plan and write it beside the job."""
-        self._plan.plan = plan
+        self._plan.keep(plan)
         self._run.record("plan.json", {"job": job.metadata.name, "hash": plan.hash, "plan": plan.wire()})
 
     async def renew_tokens(self, job: TrainingJob, attempt: int, incarnation: int) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_operator.layers.execution.launcher import PlanSource
 from kuangchao_operator.layers.execution.model import AgentFact, JobSnapshot, NodeSlots, PodFact, PoolFacts
 from kuangchao_operator.layers.resource.decide import shapes, slots
 from kuangchao_operator.local.pool import LocalPool
@@ -27,11 +28,20 @@ class Pods(Protocol):
         """Facts of all that exist."""
 
 
-class PlanRecord:
+class PlanRecord(PlanSource):
     """Where the plan of the admitted job is kept: what the ParallelPlan object is in a cluster."""
 
     def __init__(self) -> None:
-        self.plan: ParallelPlan | None = None
+        self._plan: ParallelPlan | None = None
+
+    def keep(self, plan: ParallelPlan) -> None:
+        """Record a plan."""
+        self._plan = plan
+
+    async def plan(self, job: TrainingJob) -> ParallelPlan | None:
+        """The plan that the job's status names, once it is recorded."""
+        wanted = job.status.plan_hash if job.status is not None else None
+        return self._plan if self._plan is not None and self._plan.hash == wanted else None
 
 
 class LocalFacts(Facts):
@@ -59,7 +69,7 @@ class LocalFacts(Facts):
             now=self._clock(),
             job=job,
             pool=pool_facts(job, self._pool),
-            plan=self._current_plan(job),
+            plan=await self._plan.plan(job),
             pods=self._pods.pods(),
             agents=self._agents.agents(job.metadata.uid),
             operator_started_at=self._started,
@@ -67,10 +77,6 @@ class LocalFacts(Facts):
 
     async def refresh(self, namespace: str, name: str) -> None:
         """There is no copy that could be old."""
-
-    def _current_plan(self, job: TrainingJob) -> ParallelPlan | None:
-        plan = self._plan.plan
-        return plan if plan is not None and job.status is not None and job.status.plan_hash == plan.hash else None
 
 
 def pool_facts(job: TrainingJob, pool: LocalPool) -> PoolFacts:

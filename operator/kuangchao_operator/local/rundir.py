@@ -49,6 +49,13 @@ class RunDirectory:
         """Files of one agent: its tokens, its run directory, its output."""
         return self.root / "pods" / name
 
+    def short(self, name: str) -> Path:
+        """A link in the system's temporary directory to the run directory of a pod, short enough for its sockets."""
+        target, link = self.pod(name) / "run", self.sockets / f"p{len(list(self.sockets.glob('p*')))}"
+        target.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+        return link
+
     def record(self, name: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file, replaced in one step so that readers never see half of it."""
         replace_file(self.root / name, json.dumps(value, indent=2).encode() + b"\n")

@@ -34,3 +34,8 @@ class LocalJobStore(JobStore):
             self._job = job.replace(status=status, metadata=job.metadata.replace(resource_version=version))
             self._written(self._job)
         return self._job
+
+    def suspend(self) -> None:
+        """What `kuangchao suspend` does in a cluster: the user's wish, written into the spec."""
+        metadata = self._job.metadata.replace(generation=self._job.metadata.generation + 1)
+        self._job = self._job.replace(spec=self._job.spec.replace(suspend=True), metadata=metadata)
