@@ -27,8 +27,6 @@ CLUSTER_RULES: dict[str, dict[str, set[str]]] = {
         "kuangchao.io/parallelplans": READ | {"create", "patch", "delete"},
         "kuangchao.io/resourcedescriptors": READ,
         "/nodes": READ,
-        "/namespaces": READ,
-        "apiextensions.k8s.io/customresourcedefinitions": READ,
         "/events": {"create", "patch"},
         "events.k8s.io/events": {"create", "patch"},
     },
