@@ -1,7 +1,7 @@
 """Effects of the job loop that no layer owns: finalizer, ParallelPlan object, Events, deletion after the end."""
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from kuangchao_contracts import names
 from kuangchao_contracts.api import TrainingJob
@@ -9,28 +9,21 @@ from kuangchao_contracts.errors import ConflictError, KuangchaoError
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_operator.kube.cache import Cache
 from kuangchao_operator.kube.events import EventWriter
-from kuangchao_operator.kube.snapshot import KubeFacts
+from kuangchao_operator.kube.plans import KubePlans
 from kuangchao_operator.kube.writer import Writer
+from kuangchao_operator.layers.execution.children import child_metadata
+from kuangchao_operator.layers.execution.launcher import Launcher
 from kuangchao_operator.layers.execution.model import Emit
 from kuangchao_operator.shell.ports import Effects
 
 logger = logging.getLogger(__name__)
 
 
-class TokenRenewal(Protocol):
-    """The part of the launcher that renews tokens."""
-
-    async def renew_tokens(self, job: TrainingJob, attempt: int, incarnation: int) -> None:
-        """Mint and deliver anew."""
-
-
 class KubeEffects(Effects):
     """Effects on the API server."""
 
-    def __init__(
-        self, writer: Writer, cache: Cache, facts: KubeFacts, events: EventWriter, launcher: TokenRenewal
-    ) -> None:
-        self._writer, self._cache, self._facts = writer, cache, facts
+    def __init__(self, writer: Writer, cache: Cache, plans: KubePlans, events: EventWriter, launcher: Launcher) -> None:
+        self._writer, self._cache, self._plans = writer, cache, plans
         self._events, self._launcher = events, launcher
 
     def held(self, job: TrainingJob) -> bool:
@@ -49,12 +42,12 @@ class KubeEffects(Effects):
     async def release(self, job: TrainingJob) -> None:
         """Take our finalizer off the object."""
         await self._finalizer(job, present=False)
-        self._facts.forget(job.metadata.uid)
+        self._plans.forget(job.metadata.uid)
 
     async def record_plan(self, job: TrainingJob, plan: ParallelPlan) -> None:
         """Create the job's ParallelPlan; it is immutable and named by its hash, so one that exists is the same."""
         await self._writer.create(plan_manifest(job, plan), job.metadata.uid)
-        self._facts.remember_plan(job.metadata.uid, plan)
+        self._plans.remember(job.metadata.uid, plan)
 
     async def renew_tokens(self, job: TrainingJob, attempt: int, incarnation: int) -> None:
         """Let the launcher rewrite the Secret."""
@@ -91,26 +84,9 @@ def owner_of(job: TrainingJob) -> dict[str, Any]:
 def plan_manifest(job: TrainingJob, plan: ParallelPlan) -> dict[str, Any]:
     """The ParallelPlan object of a job."""
     metadata = job.metadata
-    owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": "TrainingJob",
-        "name": metadata.name,
-        "uid": metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ParallelPlan",
-        "metadata": {
-            "name": names.plan_name(metadata.name, metadata.uid, plan.hash),
-            "namespace": metadata.namespace,
-            "labels": {
-                names.LABEL_JOB: metadata.name,
-                names.LABEL_JOB_UID: metadata.uid,
-                names.LABEL_MANAGED_BY: names.FIELD_MANAGER,
-            },
-            "ownerReferences": [owner],
-        },
+        "metadata": child_metadata(job, names.plan_name(metadata.name, metadata.uid, plan.hash), {}),
         "spec": {"job": metadata.name, "hash": plan.hash, "summary": plan.summary(), "plan": plan.wire()},
     }

@@ -7,6 +7,7 @@ from typing import Any, Final
 from kuangchao_contracts import names
 from kuangchao_operator.kube.writer import controller_uid
 from kuangchao_operator.layers.execution.model import PodFact
+from kuangchao_operator.layers.execution.overrides import OUR_CONTAINER
 
 MAX_TEXT: Final = 4096
 _PHASES: Final = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
@@ -36,12 +37,11 @@ def pod_record(body: dict[str, Any]) -> PodRecord | None:
 
 
 def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool) -> PodFact:
-    """The facts of one pod. Only the first container is the training's; side-cars do not decide anything."""
+    """The facts of one pod. Only the training's container counts; side-cars do not decide anything."""
     metadata, status = body["metadata"], body.get("status") or {}
     spec = body.get("spec") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    containers = spec.get("containers") or ()
-    main = _container(status, str(containers[0]["name"]) if containers else "")
+    main = _container(status, OUR_CONTAINER)
     waiting = _waiting(status, main, conditions)
     ended = (main.get("state") or {}).get("terminated") or {}
     exit_reason = str(ended.get("reason") or status.get("reason") or "")[:256]

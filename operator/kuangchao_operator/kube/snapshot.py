@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from kuangchao_contracts import names
-from kuangchao_contracts.api import ParallelPlanObject, TrainingJob
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.facts.store import JobStore
 from kuangchao_operator.kube import paths
 from kuangchao_operator.kube.cache import Cache, JobRecord
 from kuangchao_operator.kube.client import KubeApi
+from kuangchao_operator.kube.plans import KubePlans
 from kuangchao_operator.kube.podfacts import PodRecord
 from kuangchao_operator.kube.pools import pool_facts
 from kuangchao_operator.layers.execution.model import AgentFact, JobSnapshot, PodFact
@@ -31,7 +31,7 @@ class Agents(Protocol):
 
 
 class KubeFacts(Facts):
-    """Facts from the cache; only plans and claims are read from the API server, once each."""
+    """Facts from the cache; only plans and claims are read from the API server, and remembered."""
 
     def __init__(
         self,
@@ -39,12 +39,13 @@ class KubeFacts(Facts):
         cache: Cache,
         store: JobStore,
         agents: Agents,
+        plans: KubePlans,
         clock: Callable[[], datetime],
         release_namespace: str | None,
     ) -> None:
-        self._api, self._cache, self._store, self._agents, self._clock = api, cache, store, agents, clock
+        self._api, self._cache, self._store, self._clock = api, cache, store, clock
+        self._agents, self._plans = agents, plans
         self._release_namespace, self._started = release_namespace, clock()
-        self._plans: dict[str, ParallelPlan] = {}
         self._claims: dict[tuple[str, str], float] = {}
 
     async def snapshot(self, namespace: str, name: str) -> JobSnapshot | None:
@@ -58,7 +59,7 @@ class KubeFacts(Facts):
             now=self._clock(),
             job=job,
             pool=pool_facts(job.spec.pool, self._cache),
-            plan=await self._plan(job),
+            plan=await self._plans.plan(job),
             pods=tuple(self._with_node(pod) for pod in self._cache.pods_of(job.metadata.uid)),
             agents=self._agents.agents(job.metadata.uid),
             storage_problem=problem[1] if problem else None,
@@ -71,40 +72,12 @@ class KubeFacts(Facts):
         """Read the job from the API server into the cache."""
         await self._store.get(namespace, name)
 
-    def forget(self, job_uid: str) -> None:
-        """The job is over: its plan is not needed any more."""
-        self._plans.pop(job_uid, None)
-
-    def remember_plan(self, job_uid: str, plan: ParallelPlan) -> None:
-        """The job's plan was just recorded."""
-        self._plans[job_uid] = plan
-
     def _with_node(self, pod: PodRecord) -> PodFact:
         node = self._cache.nodes.get(pod.fact.node) if pod.fact.node else None
         if pod.fact.node is None or (node is not None and node.ready):
             return pod.fact
         since = node.lost_since if node else None
         return pod.fact.model_copy(update={"node_ready": False, "node_lost_since": since})
-
-    async def _plan(self, job: TrainingJob) -> ParallelPlan | None:
-        """The plan that the status names. A recorded plan never changes, so it is read once."""
-        status, uid = job.status, job.metadata.uid
-        if status is None or status.plan_hash is None or ended(status):
-            return None
-        known = self._plans.get(uid)
-        if known is not None and known.hash == status.plan_hash:
-            return known
-        if not status.allocation:
-            return None
-        name = names.plan_name(job.metadata.name, uid, status.plan_hash)
-        body = await self._api.get(paths.item("ParallelPlan", name, job.metadata.namespace))
-        if body is None:
-            return None
-        plan = ParallelPlanObject.model_validate(body).spec.plan
-        if plan.hash != status.plan_hash:
-            return None
-        self._plans[uid] = plan
-        return plan
 
     async def _storage(self, job: TrainingJob) -> tuple[Reason, str] | None:
         """Why the checkpoint claim cannot be used. Asked only while the job could still be started."""

@@ -46,9 +46,11 @@ class Writer:
         except RefusedError as error:
             raise _refused(body, error) from error
 
-    async def annotate(self, kind: str, namespace: str, name: str, annotations: dict[str, str]) -> None:
-        """Set annotations on an object; one that is gone is success."""
-        body = {"metadata": {"annotations": annotations}}
+    async def mark(
+        self, kind: str, namespace: str, name: str, *, labels: dict[str, str], annotations: dict[str, str]
+    ) -> None:
+        """Set labels and annotations on an object; one that is gone is success."""
+        body = {"metadata": {"labels": labels, "annotations": annotations}}
         query = {"fieldManager": names.FIELD_MANAGER}
         try:
             await self.api.request("PATCH", paths.item(kind, name, namespace), body, query=query, content_type=MERGE)
@@ -56,21 +58,26 @@ class Writer:
             return
 
     async def delete(
-        self, kind: str, name: str, namespace: str | None, *, uid: str | None = None, force: bool = False
-    ) -> None:
-        """Delete an object; one that is gone, or whose place another (uid) has taken, is success."""
+        self, kind: str, name: str, namespace: str | None, *, uid: str | None = None, grace: int | None = None
+    ) -> bool:
+        """Delete an object; one that is gone, or whose place another (uid) has taken, is success. Whether it was there.
+
+        `grace` None: the object's own grace period.
+        """
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             body["preconditions"] = {"uid": uid}
-        if force:
-            body["gracePeriodSeconds"] = 0
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         try:
             await self.api.request("DELETE", paths.item(kind, name, namespace), body)
         except NotFoundError:
-            return
+            return False
         except ConflictError:
             if not uid:
                 raise
+            return False
+        return True
 
     async def finalizer(self, body: dict[str, Any], *, present: bool) -> dict[str, Any] | None:
         """Own or disown our finalizer on an object of ours; others' finalizers are theirs. None: it is gone."""

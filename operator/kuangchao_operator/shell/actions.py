@@ -71,6 +71,10 @@ class Actions:
 def stop_request(action: Stop) -> StopRequest:
     """The request of a Stop."""
     return StopRequest(
-        incarnation=action.incarnation, reason=action.reason, message=action.message, force=bool(action.force),
-        force_pods=action.force, overdue_pods=action.overdue,
+        incarnation=action.incarnation,
+        reason=action.reason,
+        message=action.message,
+        force=bool(action.force),
+        force_pods=action.force,
+        overdue_pods=action.overdue,
     )

@@ -1,0 +1,55 @@
+"""No token gets into a log, whoever logs it."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from kuangchao_operator.app.logs import REDACTED, configure, redact
+
+TOKEN = ".".join(("eyJhbGciOiJFZERTQSJ9", "eyJzdWIiOiJhZ2VudCJ9", "x" * 86))
+
+
+@pytest.fixture
+def logs(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    configure("INFO")
+    yield capsys
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(logs: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in logs.readouterr().out.splitlines()]
+
+
+def test_a_token_in_a_message_is_taken_out(logs: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("somebody").warning("presented %s to the gate", TOKEN)
+    (line,) = lines(logs)
+    assert line["event"] == f"presented {REDACTED} to the gate"
+    assert line["level"] == "warning"
+
+
+def test_a_token_in_an_exception_is_taken_out(logs: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ValueError(f"bad header: Bearer {TOKEN}")
+    except ValueError:
+        logging.getLogger("somebody").exception("failed")
+    text = logs.readouterr().out
+    assert TOKEN not in text
+    assert REDACTED in text
+
+
+def test_a_token_in_a_field_is_taken_out(logs: pytest.CaptureFixture[str]) -> None:
+    structlog.get_logger("somebody").info("minted", value=TOKEN)
+    (line,) = lines(logs)
+    assert line["value"] == REDACTED
+
+
+def test_names_and_versions_are_left_alone() -> None:
+    for text in ("job team-a/digits: pass", "10.0.0.1:8443", "kuangchao.io/v1alpha1", "w-0-1.digits-abc123.team-a.svc"):
+        assert redact(text) == text
