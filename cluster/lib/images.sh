@@ -8,7 +8,7 @@
 PAUSE_IMAGE=localhost/kuangchao-pause:1
 COREDNS_IMAGE=localhost/kuangchao-coredns:1
 
-# pod ARGS: podman in a mount namespace of its own, so that a killed build leaves no mounts.
+# pod ARGS: podman in mount and pid namespaces of its own, so that a killed kc leaves no mounts and no processes.
 pod() {
   local dir=$KUANGCHAO_CACHE/podman
   if [ ! -s "$dir/storage.conf" ]; then
@@ -24,7 +24,22 @@ EOF
     mv "$dir/storage.conf.new" "$dir/storage.conf"
   fi
   CONTAINERS_STORAGE_CONF=$dir/storage.conf TMPDIR=${TMPDIR:-/var/tmp} \
-    unshare -m --propagation private podman --cgroup-manager cgroupfs --events-backend none "$@"
+    setpriv --pdeathsig KILL unshare -m -p --fork --kill-child=KILL --mount-proc --propagation private podman --cgroup-manager cgroupfs --events-backend none "$@"
+}
+
+# pod_build ARGS: one build at a time, so that two that share layers make them once; what a killed build
+# left in the store goes first.
+pod_build() {
+  local left status=0
+  mkdir -p "$KUANGCHAO_CACHE"
+  exec 7> "$KUANGCHAO_CACHE/build.lock"
+  flock 7
+  left=$(pod ps -aq --external)
+  # shellcheck disable=SC2086
+  [ -z "$left" ] || pod rm -f $left >/dev/null 2>&1 || true
+  pod build --isolation chroot "$@" || status=$?
+  exec 7>&-
+  return "$status"
 }
 
 # local_name IMAGE: x -> localhost/x:latest, as podman names what it builds.
@@ -46,7 +61,7 @@ single_binary_image() {
   dir=$(mktemp -d)
   ln "$BIN/$2" "$dir/$2" 2>/dev/null || cp "$BIN/$2" "$dir/$2"
   printf 'FROM scratch\nCOPY %s /%s\nENTRYPOINT ["/%s"]\n' "$2" "$2" "$2" > "$dir/Dockerfile"
-  pod build -q --isolation chroot --label "kc.binary=$(sha256sum < "$BIN/$2" | cut -c1-16)" -t "$1" "$dir" >/dev/null
+  pod_build -q --label "kc.binary=$(sha256sum < "$BIN/$2" | cut -c1-16)" -t "$1" "$dir" >/dev/null
   rm -rf "$dir"
 }
 
@@ -132,7 +147,7 @@ image_build() {
   mapfile -t mounts < <(pip_mounts "$dir")
   case " $* " in *" BASE_IMAGE="* | *"=BASE_IMAGE="*) ;; *) args=(--build-arg "BASE_IMAGE=$KC_BASE_IMAGE") ;; esac
   local status=0
-  pod build --isolation chroot --network host "${mounts[@]}" "${args[@]}" "$@" || status=$?
+  pod_build --network host "${mounts[@]}" "${args[@]}" "$@" || status=$?
   rm -rf "$dir"
   return "$status"
 }
