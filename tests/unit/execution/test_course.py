@@ -48,13 +48,23 @@ def test_reservation_and_admission_come_in_one_status_before_any_child() -> None
 def test_phases_on_the_way_to_complete() -> None:
     world = World(make_job(training={"steps": 300}))
     seen = []
-    for act in (lambda: None, world.start_pods, lambda: world.beat(0, RankState.STARTING), lambda: world.beat(120),
-                lambda: world.beat(300, exits={0: 0, 1: 0})):
+    for act in (
+        lambda: None,
+        world.start_pods,
+        lambda: world.beat(0, RankState.STARTING),
+        lambda: world.beat(120),
+        lambda: world.beat(300, exits={0: 0, 1: 0}),
+    ):
         act()
         world.settle()
         seen.append((world.status.phase, world.status.ready))
-    assert seen == [(Phase.STARTING, "0/2"), (Phase.STARTING, "2/2"), (Phase.STARTING, "2/2"), (Phase.RUNNING, "2/2"),
-                    (Phase.COMPLETE, "2/2")]
+    assert seen == [
+        (Phase.STARTING, "0/2"),
+        (Phase.STARTING, "2/2"),
+        (Phase.STARTING, "2/2"),
+        (Phase.RUNNING, "2/2"),
+        (Phase.COMPLETE, "2/2"),
+    ]
     assert world.status.progress_text == "300/300"
     assert world.status.restart_budget == "0/3"
 

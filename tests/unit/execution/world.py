@@ -9,7 +9,7 @@ from kuangchao_contracts.api import ObjectMeta, TrainingJob
 from kuangchao_contracts.api.meta import Condition
 from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.api.trainingjob import Devices, NodeShare, Priority, TrainingJobSpec, TrainingJobStatus
-from kuangchao_contracts.faults import FaultDecision, Recovery
+from kuangchao_contracts.faults import FaultDecision
 from kuangchao_contracts.plan import DeviceShape, Infeasible, ParallelPlan, PlanOutcome, PlanRequest
 from kuangchao_contracts.ranges import from_ranges
 from kuangchao_contracts.reasons import ConditionType, Reason
@@ -37,6 +37,8 @@ from kuangchao_operator.layers.execution.model import (
     Waiting,
 )
 
+from kuangchao_operator.layers.state.decide import assess
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UID = "uid-1"
 
@@ -50,33 +52,58 @@ def make_job(name: str = "job", uid: str = UID, *, count: int = 2, per_pod: int 
     )
 
 
-def make_pool(nodes: dict[str, int] | None = None, **changes: Any) -> PoolFacts:
-    """A CPU pool; two nodes of four devices unless said otherwise."""
+def make_pool(nodes: dict[str, int] | None = None, *, lost: tuple[str, ...] = (), **changes: Any) -> PoolFacts:
+    """A CPU pool; two nodes of four devices unless said otherwise. Nodes in `lost` are not ready."""
     nodes = {"a": 4, "b": 4} if nodes is None else nodes
-    shapes = (DeviceShape(kind="cpu", memory_bytes=2**30, per_node=max(nodes.values()), nodes=len(nodes)),) if nodes else ()
-    facts = {"name": "pool", "spec": ResourcePoolSpec(), "shapes": shapes,
-             "nodes": tuple(NodeSlots(node=n, devices=d) for n, d in nodes.items())}
+    shapes = (
+        (DeviceShape(kind="cpu", memory_bytes=2**30, per_node=max(nodes.values()), nodes=len(nodes)),) if nodes else ()
+    )
+    facts = {
+        "name": "pool",
+        "spec": ResourcePoolSpec(),
+        "shapes": shapes,
+        "nodes": tuple(NodeSlots(node=n, devices=d, ready=n not in lost) for n, d in nodes.items()),
+    }
     return PoolFacts.model_validate({**facts, **changes})
 
 
 def make_plan(request: PlanRequest) -> ParallelPlan:
     """A data-parallel plan."""
     return ParallelPlan(
-        world_size=request.devices, per_pod=request.per_pod, pods=request.devices // request.per_pod, data=request.devices,
-        micro_batch=1, accumulation_steps=1, global_batch=request.training.global_batch, groups=(), memory_checked=True,
-        device_memory_bytes=2**30, request_digest=request.content_hash(),
+        world_size=request.devices,
+        per_pod=request.per_pod,
+        pods=request.devices // request.per_pod,
+        data=request.devices,
+        micro_batch=1,
+        accumulation_steps=1,
+        global_batch=request.training.global_batch,
+        groups=(),
+        memory_checked=True,
+        device_memory_bytes=2**30,
+        request_digest=request.content_hash(),
     )
 
 
-def waiting(name: str, devices: int, *, age: int = 0, per_pod: int = 1, priority: Priority = Priority.PRODUCTION) -> Waiting:
+def waiting(
+    name: str, devices: int, *, age: int = 0, per_pod: int = 1, priority: Priority = Priority.PRODUCTION
+) -> Waiting:
     """A job in the queue, older by `age` seconds."""
-    return Waiting(namespace="team", job=name, uid=f"uid-{name}", priority=priority, created=START - timedelta(seconds=age),
-                   devices=devices, per_pod=per_pod)
+    return Waiting(
+        namespace="team",
+        job=name,
+        uid=f"uid-{name}",
+        priority=priority,
+        created=START - timedelta(seconds=age),
+        devices=devices,
+        per_pod=per_pod,
+    )
 
 
 def holder(name: str, node: str, devices: int, priority: Priority = Priority.PRODUCTION) -> Claim:
     """A job that holds devices of one node."""
-    return Claim(namespace="team", job=name, priority=priority, shares=(NodeShare(node=node, devices=devices, pods="0"),))
+    return Claim(
+        namespace="team", job=name, priority=priority, shares=(NodeShare(node=node, devices=devices, pods="0"),)
+    )
 
 
 class World:
@@ -103,8 +130,16 @@ class World:
     # ---- facts
 
     def snapshot(self) -> JobSnapshot:
-        return JobSnapshot(now=self.now, job=self.job, pool=self.pool, plan=self.plan, pods=tuple(self.pods.values()),
-                           agents=tuple(self.agents.values()), operator_started_at=self.started, **self.facts)
+        return JobSnapshot(
+            now=self.now,
+            job=self.job,
+            pool=self.pool,
+            plan=self.plan,
+            pods=tuple(self.pods.values()),
+            agents=tuple(self.agents.values()),
+            operator_started_at=self.started,
+            **self.facts,
+        )
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -145,19 +180,36 @@ class World:
             if not pod.deleting:
                 self.pods[pod.name] = pod.replace(phase="Running", ready=True)
 
-    def beat(self, step: int = 0, state: RankState = RankState.RUNNING, *, only: Iterable[int] | None = None,
-             exits: dict[int, int] | None = None, **report: Any) -> None:
+    def beat(
+        self,
+        step: int = 0,
+        state: RankState = RankState.RUNNING,
+        *,
+        only: Iterable[int] | None = None,
+        exits: dict[int, int] | None = None,
+        **report: Any,
+    ) -> None:
         """Agents of the given pods report all their ranks; `exits` gives exit codes of ranks."""
         per_pod = self.job.spec.devices.per_pod
         size = self.job.spec.devices.count // per_pod
         for index in range(size) if only is None else only:
-            ranks = tuple(self._rank(r, step, state, (exits or {}).get(r), report)
-                          for r in range(index * per_pod, (index + 1) * per_pod))
-            join = JoinRequest(attempt=self.status.attempt, incarnation=self.status.incarnation, pod_index=index,
-                               pod=self.pod(index).name, host="h")
+            ranks = tuple(
+                self._rank(r, step, state, (exits or {}).get(r), report)
+                for r in range(index * per_pod, (index + 1) * per_pod)
+            )
+            join = JoinRequest(
+                attempt=self.status.attempt,
+                incarnation=self.status.incarnation,
+                pod_index=index,
+                pod=self.pod(index).name,
+                host="h",
+            )
             ended = any(r.state is RankState.EXITED for r in ranks)
-            self.agents[index] = AgentFact(heartbeat=HeartbeatRequest(join=join, ranks=ranks), seen_at=self.now,
-                                           first_exit_at=self.now if ended else None)
+            self.agents[index] = AgentFact(
+                heartbeat=HeartbeatRequest(join=join, ranks=ranks),
+                seen_at=self.now,
+                first_exit_at=self.now if ended else None,
+            )
 
     @staticmethod
     def _rank(rank: int, step: int, state: RankState, code: int | None, extra: dict[str, Any]) -> RankReport:
@@ -208,7 +260,9 @@ class World:
     def _do(self, action: Any) -> None:
         match action:
             case Plan(request=request):
-                answer = PlanOutcome(infeasible=self.infeasible) if self.infeasible else PlanOutcome(plan=make_plan(request))
+                answer = (
+                    PlanOutcome(infeasible=self.infeasible) if self.infeasible else PlanOutcome(plan=make_plan(request))
+                )
                 self.facts |= {"outcome": answer, "outcome_digest": request.content_hash()}
             case RecordPlan(plan=plan):
                 self.plan = plan
@@ -223,8 +277,7 @@ class World:
                 self._stop(Stop(incarnation=10_000, reason=Reason.SUSPENDED))
             case Assess():
                 self.assessed.append(action)
-                verdict = self.verdict or FaultDecision(recovery=Recovery.RESTART_RANKS, reason=action.report.reason,
-                                                        message="again", charged=True)
+                verdict = self.verdict or assess(action.report, self.job)
                 self.facts |= {"verdict": verdict, "verdict_attempt": action.report.attempt}
             case DeleteJob():
                 self.deleted = True
@@ -232,12 +285,20 @@ class World:
                 pass
 
     def _launch(self, action: Launch) -> None:
-        self.facts |= {"launched": (action.attempt, action.incarnation), "reclaimed": False, "tokens_minted_at": self.now}
+        self.facts |= {
+            "launched": (action.attempt, action.incarnation),
+            "reclaimed": False,
+            "tokens_minted_at": self.now,
+        }
         for share in self.status.allocation:
             for index in from_ranges(share.pods):
                 name = names.pod_name(self.job.metadata.name, self.job.metadata.uid, action.incarnation, index)
-                self.pods.setdefault(name, PodFact(name=name, index=index, incarnation=action.incarnation,
-                                                   attempt=action.attempt, node=share.node))
+                self.pods.setdefault(
+                    name,
+                    PodFact(
+                        name=name, index=index, incarnation=action.incarnation, attempt=action.attempt, node=share.node
+                    ),
+                )
 
     def _stop(self, action: Stop) -> None:
         self.facts["stop_done"] = StopDone(stop=action, at=self.now)

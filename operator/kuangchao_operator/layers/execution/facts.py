@@ -104,7 +104,7 @@ def gang(snapshot: JobSnapshot) -> Gang:
         attempt=status.attempt,
         pods=current,
         old=tuple(p for p in owned if p is not current.get(p.index)),
-        foreign=tuple(p for p in snapshot.pods if not p.owned),
+        foreign=tuple(p for p in snapshot.pods if not p.owned and p.incarnation == status.incarnation),
         agents=agents,
     )
 

@@ -17,7 +17,6 @@ from kuangchao_contracts.run import RankReport
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
-from kuangchao_operator.layers.execution.validate import refusal
 
 PEER_LOSS: Final = re.compile(
     r"connection (closed|reset|refused)|broken pipe|connectfullmesh|socket (timeout|closed)|remote process exited"
@@ -242,10 +241,6 @@ class _Finder:
     def _start(self) -> Iterator[Fault]:
         if self._snapshot.child_error is not None and self._snapshot.child_error_final:
             yield self._fault(Reason.CHILD_CREATION_FAILED, self._snapshot.child_error)
-        if self._snapshot.launched != (self._status.attempt, self._status.incarnation):
-            refused = refusal(self._snapshot.job, None)
-            if refused is not None:  # edited into something illegal after it was admitted
-                yield self._fault(Reason.INVALID_SPEC, refused[1])
         base = self._status.attempt_time
         if self._was_running or self._gang.running or base is None:
             return
