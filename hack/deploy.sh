@@ -41,15 +41,18 @@ embedded_cluster() {
 
 kind_cluster() {
   docker info >/dev/null 2>&1 || { echo "CLUSTER=kind needs a Docker engine that answers; without one: make demo" >&2; exit 1; }
+  mkdir -p /var/tmp/kuangchao-kind && chmod 2777 /var/tmp/kuangchao-kind   # the folder that all nodes share
   kind get clusters | grep -qx kuangchao || kind create cluster --name kuangchao --config hack/kind.yaml
   docker build -q -f Dockerfile.operator -t "$OPERATOR" . && docker build -q -f Dockerfile.worker -t "$WORKER" .
   kind load docker-image --name kuangchao "$OPERATOR" "$WORKER"
   own_clients
+  kubectl apply -n "$JOBS" -f hack/kind-checkpoints.yaml >/dev/null
 }
 
 existing_cluster() {
   : "${IMAGE_PREFIX:?CLUSTER=existing needs IMAGE_PREFIX: a registry that holds $OPERATOR and $WORKER}"
   own_clients
+  kubectl get -n "$JOBS" pvc checkpoints >/dev/null || { echo "CLUSTER=existing needs a ReadWriteMany claim: $JOBS/checkpoints" >&2; exit 1; }
   PREFIX=$IMAGE_PREFIX/
 }
 
@@ -58,7 +61,6 @@ own_clients() {
   kubectl() { command kubectl "$@"; }
   helm() { command helm "$@"; }
   kubectl create namespace "$JOBS" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-  kubectl apply -n "$JOBS" -f hack/checkpoints.yaml >/dev/null
 }
 
 kubectl() { cluster/kc kubectl "$@"; }
