@@ -22,6 +22,7 @@ MODULES: Final = (
 )
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh"})
 MAX_LABEL: Final = 63
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
 _SEPARATORS = re.compile(r"[;&|]+|\n")
 
 
@@ -87,7 +88,7 @@ def _check_command(command: tuple[str, ...]) -> None:
 
 def nested_launcher(command: tuple[str, ...]) -> str | None:
     """The launcher that a command starts, directly, through python -m or in a shell's -c; None: none."""
-    words = [w for w in command if "=" not in w or w.startswith("-")]
+    words = [w for w in command if _ASSIGNMENT.fullmatch(w) is None]
     if not words:
         return None
     program = words[0].rsplit("/", 1)[-1]
