@@ -11,8 +11,6 @@ from typing import Final
 
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import (
-    AuditUnavailableError,
-    CapabilityError,
     CheckpointCorruptError,
     KuangchaoError,
     UnavailableError,
@@ -146,8 +144,11 @@ class CheckpointKeeper:
                 lambda: self._client.one_shot("state.commit_checkpoint", self._resource, request, CommitReply),
                 COMMIT_SECONDS,
             )
-        except (CapabilityError, UnavailableError, AuditUnavailableError):
-            # not in the ledger: back to a name that the next attempt clears away
+        except UnavailableError:
+            # no answer: it may be in the ledger, so it stays
+            raise
+        except KuangchaoError:
+            # refused, so not in the ledger: back to a name that is cleared away
             await asyncio.to_thread(finished.rename, working)
             raise
         self.metrics["checkpointStep"] = str(named[0])

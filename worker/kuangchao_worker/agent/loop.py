@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from typing import Final
 
 from kuangchao_contracts.claims import Claims
-from kuangchao_contracts.errors import AuditUnavailableError, CapabilityError, KuangchaoError, UnavailableError
+from kuangchao_contracts.errors import (
+    AuditUnavailableError,
+    CapabilityError,
+    ConflictError,
+    KuangchaoError,
+    UnavailableError,
+)
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, JoinRequest
 from kuangchao_worker.agent import termination
 from kuangchao_worker.agent.client import GateClient
-from kuangchao_worker.agent.session import DRAINED_EXIT, Exit, Rejoin, Session
+from kuangchao_worker.agent.session import Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
 from kuangchao_worker.agent.store import AttemptStore, open_store
+from kuangchao_worker.agent.views import DRAINED_EXIT
 from kuangchao_worker.pod.tokens import TokenFile
 
 TOKEN_SECONDS: Final = 300.0
@@ -111,7 +118,9 @@ class Agent:
                 if reply.ready:
                     return reply
                 log.info("waiting for %s", reply.waiting_for)
-            except CapabilityError:
+            except (CapabilityError, ConflictError) as error:
+                # over, gone, or not recorded yet: the feed knows which
+                log.info("join: %s", error)
                 turn = await self._refused(resource, join.attempt)
                 if turn is not None:
                     return turn

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kuangchao_contracts.errors import CapabilityError, KuangchaoError
+from kuangchao_contracts.checkpoint import CheckpointRef
+from kuangchao_contracts.errors import CapabilityError, KuangchaoError, StorageError
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import (
     Directive,
@@ -22,17 +23,17 @@ from kuangchao_contracts.run import (
     LaunchSpec,
     RankReport,
 )
+from kuangchao_worker.agent import volume
 from kuangchao_worker.agent.checkpoints import CheckpointKeeper
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import Place, places, program, torchrun_environment
 from kuangchao_worker.agent.monitor import Monitor
 from kuangchao_worker.agent.ranks import RankProcess, Ranks
 from kuangchao_worker.agent.settings import Settings
-from kuangchao_worker.agent.views import RankView, merge_metrics
+from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, merge_metrics
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankMessage
 
-DRAINED_EXIT: Final = 143
 DRAIN_MARGIN: Final = 5.0
 """Seconds of the grace period that are kept for the last commit and the last report."""
 RANK_DEFAULTS: Final = {
@@ -122,11 +123,11 @@ class Session:
 
     async def _start(self, monitor: Path) -> None:
         try:
-            restore = await self._keeper.prepare(self._reply.restore) if self._keeper is not None else None
-        except KuangchaoError as error:
+            restore = await self._prepare()
+        except (KuangchaoError, OSError) as error:
             log.exception("nothing is started")
             for view in self.views.values():
-                view.refuse(error.code, str(error))
+                view.refuse(error.code if isinstance(error, KuangchaoError) else StorageError.code, str(error))
             self._wake.set()
             return
         if self._draining:
@@ -135,7 +136,18 @@ class Session:
             command, environment = self._prepare_rank(place, monitor, restore)
             self._ranks.start(place.rank, command, environment)
 
-    def _prepare_rank(self, place: Place, monitor: Path, restore: object) -> tuple[list[str], dict[str, str]]:
+    async def _prepare(self) -> CheckpointRef | None:
+        """What only pod 0 does before its ranks start: see to the checkpoint directory, and choose what to restore."""
+        if self._keeper is not None:
+            return await self._keeper.prepare(self._reply.restore)
+        if self._launch.command is not None and self._settings.pod_index == 0 and self._launch.checkpoint_path:
+            # what a script keeps there is its own business, but not the directory of another job
+            await asyncio.to_thread(volume.claim, self._script_directory(), self._launch.job_uid)
+        return None
+
+    def _prepare_rank(
+        self, place: Place, monitor: Path, restore: CheckpointRef | None
+    ) -> tuple[list[str], dict[str, str]]:
         if self._launch.command is not None:
             directory = self._script_directory()
             return program(self._launch, ""), torchrun_environment(

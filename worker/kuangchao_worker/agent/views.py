@@ -1,6 +1,5 @@
 """What the agent knows of each of its ranks, put together from process and channel. Values and pure functions."""
 
-import signal
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,6 +8,8 @@ from kuangchao_worker.agent.ranks import RankProcess
 from kuangchao_worker.pod.channel import RankMessage
 
 MAX_METRICS: Final = 32
+DRAINED_EXIT: Final = 143
+"""128 + SIGTERM: ended early because it was asked to."""
 
 
 @dataclass(slots=True)
@@ -43,12 +44,11 @@ class RankView:
         code = process.exit_code or 0
         if code == 0 or self.error is not None:
             return
+        if code < 0 or code == DRAINED_EXIT:
+            # a signal says nothing about the program: whoever judges must not take it for an error of the user
+            return
         raised, tail = process.last_words()
-        if code < 0:
-            name = signal.Signals(-code).name
-            self.error_kind, self.error = name, tail or f"killed by {name}"
-        else:
-            self.error_kind, self.error = raised or "ExitCode", tail or "no output on standard error"
+        self.error_kind, self.error = raised or "ExitCode", tail or "no output on standard error"
 
     def refuse(self, kind: str, message: str) -> None:
         """The rank was never started."""

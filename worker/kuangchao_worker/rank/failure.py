@@ -4,7 +4,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from kuangchao_contracts.errors import KuangchaoError, PeerLostError
+from kuangchao_contracts.errors import InvalidInputError, KuangchaoError, PeerLostError
+from kuangchao_contracts.reasons import Reason
 
 DRAINED_EXIT: Final = 143
 """128 + SIGTERM: ended early because it was asked to, after saving."""
@@ -22,6 +23,8 @@ _PEER_SIGNS: Final = (
 
 def kind_of(error: BaseException) -> str:
     """Stable name of a failure: the code of our own errors, PeerLost for a broken collective, else the class name."""
+    if isinstance(error, InvalidInputError):
+        return Reason.INVALID_SPEC.value
     if isinstance(error, KuangchaoError):
         return error.code
     name = type(error).__name__
