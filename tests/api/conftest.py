@@ -1,11 +1,15 @@
 """api fixtures: one real API server for the session, with the CRDs as they are committed."""
 
+import itertools
 import os
 from collections.abc import Iterator
 
 import pytest
 
+from tests.api.fakes import Operator, Site, install
 from tests.api.server import ROOT, ApiServer
+
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,30 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server with garbage collection and quotas, and the chart's CRDs and accounts."""
+    server = ApiServer(tmp_path_factory.mktemp("plane") / "api", os.getpid(), controllers=True)
+    install(server)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def operator(control_plane: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """Issuer and operator as processes of their own."""
+    made = Operator(control_plane, tmp_path_factory.mktemp("operator"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def site(control_plane: ApiServer, operator: Operator, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A namespace and a pool of two nodes with two devices each; `@pytest.mark.parametrize` may say other nodes."""
+    nodes = getattr(request, "param", {"a": 2, "b": 2})
+    made = Site(control_plane, operator, f"s{next(_NUMBERS)}", nodes)
+    yield made
+    made.remove()

@@ -68,7 +68,8 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     mapped.networking.connect_timeout = 5
     # fewer workers than objects would deadlock the first listing
     mapped.queueing.worker_limit = None
-    mapped.persistence.finalizer = names.FINALIZER
+    # not ours: kopf takes its finalizer off every object that none of its own handlers holds
+    mapped.persistence.finalizer = f"{names.GROUP}/kopf"
     mapped.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP, v1=False)
     mapped.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP, v1=False)
     mapped.posting.enabled = False

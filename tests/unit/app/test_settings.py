@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from kuangchao_contracts import names
 from kuangchao_operator.app.settings import Settings, kopf_settings
 
 LEAST = {
@@ -64,7 +65,7 @@ def test_kopf_watches_as_we_want_it(environment: pytest.MonkeyPatch) -> None:
     assert mapped.queueing.worker_limit is None
     assert not mapped.posting.loggers
     assert not mapped.posting.enabled
-    assert mapped.persistence.finalizer == "kuangchao.io/cleanup"
+    assert mapped.persistence.finalizer != names.FINALIZER, "kopf would take ours off"
     assert not mapped.scanning.disabled
 
 

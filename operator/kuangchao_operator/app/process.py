@@ -1,0 +1,127 @@
+"""The life of the operator process: what is started in which order, kept while it runs, and stopped at its end.
+
+Order matters at the start: facts before the fence, the fence before the gate, the gate before the first decision.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from contextlib import AsyncExitStack
+from typing import Final
+
+import kopf
+
+from kuangchao_contracts.errors import UnavailableError
+from kuangchao_operator.app.background import GOVERNANCE_SECONDS, RESYNC_SECONDS, every
+from kuangchao_operator.app.settings import Settings, kopf_settings
+from kuangchao_operator.app.wiring import PROCESS, Parts, assemble
+from kuangchao_operator.audit.k8s import KubernetesIntake
+from kuangchao_operator.audit.server import IntakeServer, intake_tls
+from kuangchao_operator.kube.client import connect
+
+ISSUER_SECONDS: Final = 60.0
+FIRST_LIST_TRIES: Final = 30
+FIRST_RESYNC_SECONDS: Final = 10.0
+logger = logging.getLogger(__name__)
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or until a part is lost for good, which raises."""
+    async with AsyncExitStack() as stack:
+        api = await connect()
+        stack.push_async_callback(api.close)
+        parts = assemble(settings, api)
+        stack.push_async_callback(parts.issuer.close)
+        await _start(settings, parts, stack)
+        await _serve(settings, parts, stack)
+
+
+async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> None:
+    await parts.health.start(settings.host, settings.metrics_port)
+    stack.push_async_callback(parts.health.stop)
+    await parts.issuer.wait_ready(ISSUER_SECONDS)
+    await parts.sink.start()
+    stack.push_async_callback(parts.sink.close)
+    await _first_list(parts)
+    await parts.trust.refresh()
+    await parts.certificate.renew()
+    parts.loops.align_fence()
+    await parts.gate_server.start(settings.host, settings.gate_port, parts.certificate.context)
+    stack.push_async_callback(parts.gate_server.stop)
+    if settings.audit_tls_dir is not None:
+        await _start_intake(settings, parts, stack)
+
+
+async def _first_list(parts: Parts) -> None:
+    """The API server may come up after us."""
+    for attempt in range(FIRST_LIST_TRIES):
+        try:
+            return await parts.reader.fill()
+        except UnavailableError as error:
+            logger.warning("waiting for the API server: %s", error)
+            await asyncio.sleep(min(5.0, 0.25 * 2**attempt))
+    return await parts.reader.fill()
+
+
+async def _start_intake(settings: Settings, parts: Parts, stack: AsyncExitStack) -> None:
+    directory = settings.audit_tls_dir
+    assert directory is not None
+    context = intake_tls(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
+    server = IntakeServer(KubernetesIntake(parts.sink, time.time, PROCESS))
+    await server.start(settings.host, settings.audit_port, context)
+    stack.push_async_callback(server.stop)
+
+
+async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> None:
+    """kopf watches and takes the signals; everything else runs beside it and ends with it."""
+    rng, watching, stopping = random.Random(), asyncio.Event(), asyncio.Event()
+    duties = [
+        parts.trust.keep(),
+        parts.certificate.keep(),
+        parts.pools.keep(),
+        every(GOVERNANCE_SECONDS, "governance token", parts.governance.deliver, rng),
+        _resync(parts, rng),
+        _decide(parts, watching),
+    ]
+    tasks = [asyncio.create_task(duty) for duty in duties]
+    stack.push_async_callback(_end, tasks)
+    stack.push_async_callback(parts.loops.stop)
+    watch = asyncio.create_task(
+        kopf.operator(
+            registry=parts.registry,
+            settings=kopf_settings(settings),
+            clusterwide=not settings.job_namespaces,
+            namespaces=settings.job_namespaces,
+            stop_flag=stopping,
+            ready_flag=watching,
+        )
+    )
+    await asyncio.wait([watch, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    parts.ready.value = False
+    stopping.set()
+    await watch
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
+async def _decide(parts: Parts, watching: asyncio.Event) -> None:
+    """Start deciding once events flow. Never ends by itself."""
+    await watching.wait()
+    parts.loops.start()
+    parts.ready.value = True
+    logger.info("operator is ready, %d jobs have a loop", len(parts.loops))
+    await asyncio.Event().wait()
+
+
+async def _resync(parts: Parts, rng: random.Random) -> None:
+    """The first list was made before the watches began: look again soon, then now and then."""
+    await asyncio.sleep(FIRST_RESYNC_SECONDS)
+    await every(RESYNC_SECONDS, "resync", parts.reader.fill, rng)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

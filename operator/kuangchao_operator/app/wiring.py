@@ -1,0 +1,198 @@
+"""Composition root: every part of the operator is made here, once, and given what it needs. Decides nothing."""
+
+import ipaddress
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import kopf
+
+from kuangchao_contracts.api import TrainingJob
+from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.gate import Gate
+from kuangchao_contracts.tokens import TokenVerifier
+from kuangchao_operator.app.authority import ExecutionAuthority
+from kuangchao_operator.app.background import GovernanceToken
+from kuangchao_operator.app.health import HealthServer
+from kuangchao_operator.app.metrics import Metrics
+from kuangchao_operator.app.settings import Settings
+from kuangchao_operator.audit.sink import StoreSink
+from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.frontdoor import FrontDoor
+from kuangchao_operator.gate.issuer_client import IssuerClient
+from kuangchao_operator.gate.minting import LayerTokens
+from kuangchao_operator.gate.server import GateServer
+from kuangchao_operator.gate.tls import ServingCertificate
+from kuangchao_operator.gate.trust import Trust, TrustLoop
+from kuangchao_operator.handlers.jobs import JobLoops
+from kuangchao_operator.handlers.pools import PoolKeeper
+from kuangchao_operator.handlers.watch import WatchClock, register
+from kuangchao_operator.kube.cache import Cache
+from kuangchao_operator.kube.client import KubeApi
+from kuangchao_operator.kube.effects import KubeEffects
+from kuangchao_operator.kube.events import EventWriter
+from kuangchao_operator.kube.launcher import KubeLauncher
+from kuangchao_operator.kube.plans import KubePlans
+from kuangchao_operator.kube.pools import CachedDescriptors
+from kuangchao_operator.kube.reader import Reader
+from kuangchao_operator.kube.snapshot import KubeFacts
+from kuangchao_operator.kube.status import KubeJobStore
+from kuangchao_operator.kube.trust import TrustPublisher
+from kuangchao_operator.kube.writer import Writer
+from kuangchao_operator.layers.execution.decide import decide
+from kuangchao_operator.layers.execution.pods import PodSettings
+from kuangchao_operator.layers.execution.registry import AgentRegistry
+from kuangchao_operator.layers.execution.service import ExecutionService
+from kuangchao_operator.layers.governance.service import GovernanceService
+from kuangchao_operator.layers.resource.service import ResourceService
+from kuangchao_operator.layers.state.service import StateService
+from kuangchao_operator.layers.strategy.service import StrategyService
+from kuangchao_operator.shell.actions import Actions
+from kuangchao_operator.shell.locks import PoolLocks
+from kuangchao_operator.shell.loop import LoopPorts
+
+PROCESS = "operator"
+
+
+def utc_now() -> datetime:
+    """The clock of everything that is not a token."""
+    return datetime.now(UTC)
+
+
+class Ready:
+    """Whether the operator decides already; asked by the readiness probe."""
+
+    def __init__(self) -> None:
+        self.value = False
+
+    def __call__(self) -> bool:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The operator's parts, as far as its process must start, keep and stop them."""
+
+    api: KubeApi
+    issuer: IssuerClient
+    reader: Reader
+    trust: TrustLoop
+    certificate: ServingCertificate
+    sink: StoreSink
+    gate: Gate
+    gate_server: GateServer
+    loops: JobLoops
+    pools: PoolKeeper
+    governance: GovernanceToken
+    health: HealthServer
+    registry: kopf.OperatorRegistry
+    ready: Ready
+
+
+def assemble(settings: Settings, api: KubeApi) -> Parts:
+    """Make all parts; nothing listens, watches or decides yet."""
+    rng, watches, ready = random.Random(), WatchClock(), Ready()
+    cache, writer = Cache(), Writer(api)
+    issuer = IssuerClient(settings.issuer_socket)
+    fence = JobFence(time.time)
+    tokens = LayerTokens(issuer, fence, time.time)
+    publisher = TrustPublisher(writer)
+    trust = TrustLoop(issuer, _publishing(settings, publisher, cache))
+    sink = StoreSink(settings.audit_dir, time.time, PROCESS)
+    gate = Gate(PROCESS, TokenVerifier(trust.keys, settings.issuer), fence, sink)
+    store, plans, events = KubeJobStore(api, cache), KubePlans(api), EventWriter(api, utc_now)
+    launcher = KubeLauncher(
+        writer, cache, plans, tokens, publisher, _pod_settings(settings, cache), lambda: str(time.time_ns())
+    )
+
+    def heard(job_uid: str) -> None:
+        loops.wake(job_uid)
+
+    agents = AgentRegistry(utc_now, heard)
+    effects = KubeEffects(writer, cache, plans, events, launcher)
+    ports = LoopPorts(
+        facts=KubeFacts(api, cache, store, agents, plans, utc_now, settings.namespace),
+        effects=effects,
+        store=store,
+        fence=fence,
+        locks=PoolLocks(),
+        actions=Actions(gate, ExecutionAuthority(tokens), effects),
+        decide=decide,
+        clock=utc_now,
+        rng=rng,
+    )
+    loops = JobLoops(cache, ports)
+    for service in (
+        ResourceService(CachedDescriptors(cache)),
+        StrategyService(),
+        ExecutionService(store, plans, launcher, agents),
+        StateService(store, utc_now),
+        GovernanceService(settings.audit_dir, lambda: sink.dropped),
+        FrontDoor(issuer, fence, time.time, lambda: trust.jwks().denied),
+    ):
+        gate.register(service)
+    registry = kopf.OperatorRegistry()
+    register(registry, cache, watches)
+    metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))
+    return Parts(
+        api=api,
+        issuer=issuer,
+        reader=Reader(api, cache, settings.job_namespaces),
+        trust=trust,
+        certificate=ServingCertificate(issuer, gate_names(settings), gate_addresses(settings), time.time),
+        sink=sink,
+        gate=gate,
+        gate_server=GateServer(gate, trust.jwks),
+        loops=loops,
+        pools=PoolKeeper(cache, writer, events, utc_now, rng),
+        governance=GovernanceToken(writer, tokens, settings.namespace),
+        health=HealthServer(metrics, ready),
+        registry=registry,
+        ready=ready,
+    )
+
+
+def _publishing(settings: Settings, publisher: TrustPublisher, cache: Cache) -> Callable[[Trust], Awaitable[None]]:
+    """Publishes trust in the release's namespace and wherever jobs may be running."""
+
+    async def publish(trust: Trust) -> None:
+        running = {record.job.metadata.namespace or "" for record in cache.jobs if record.held}
+        jwks = trust.jwks.canonical().decode()
+        await publisher.update(trust.ca_pem, jwks, settings.issuer, {settings.namespace, *running})
+
+    return publish
+
+
+def _pod_settings(settings: Settings, cache: Cache) -> Callable[[TrainingJob], PodSettings]:
+    def of(job: TrainingJob) -> PodSettings:
+        record = cache.pools.get(job.spec.pool)
+        if record is None:
+            raise ConflictError(f"pool {job.spec.pool} is gone")
+        return PodSettings(gate_url=settings.gate_url, image=settings.worker_image, pool=record.pool.spec)
+
+    return of
+
+
+def gate_names(settings: Settings) -> tuple[str, ...]:
+    """DNS names of the gate's certificate: that of the URL, and its longer forms when it is a Service's."""
+    host = urlsplit(settings.gate_url).hostname or ""
+    if _is_address(host):
+        return ()
+    return (host, f"{host}.cluster.local") if host.endswith(".svc") else (host,)
+
+
+def gate_addresses(settings: Settings) -> tuple[str, ...]:
+    """IP addresses of the gate's certificate."""
+    host = urlsplit(settings.gate_url).hostname or ""
+    return (host,) if _is_address(host) else ()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
