@@ -24,9 +24,11 @@ class Memory(Cluster):
         self.objects: dict[int, NodeDescriptor] = {}
         self.history: list[str] = []
         self.down = False
+        self.looks = 0
         self.asked = asyncio.Event()
 
     async def host(self, node: str) -> tuple[HostCapacity, dict[str, str]]:
+        self.looks += 1
         self.asked.set()
         self._up()
         return self.capacity, {"zone": "a"}
@@ -156,6 +158,7 @@ async def test_a_generation_that_another_agent_took_is_followed() -> None:
     await one.check()
     cluster.objects[2] = cluster.objects[1].replace(generation=2)
     gpu.fault = "lost"
+    before = cluster.looks
     stop = asyncio.Event()
     running = asyncio.create_task(one.run(stop, interval=0.001))
     async with asyncio.timeout(10):
@@ -164,7 +167,8 @@ async def test_a_generation_that_another_agent_took_is_followed() -> None:
             await cluster.asked.wait()
         stop.set()
         await running
-    assert not cluster.objects[max(cluster.objects)].devices[0].healthy
+    assert not cluster.objects[3].devices[0].healthy
+    assert cluster.looks - before <= 4, "it reads what is published again as soon as it fails, not some checks later"
 
 
 async def test_the_loop_outlives_the_api_server_and_stops_when_told() -> None:

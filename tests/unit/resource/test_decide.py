@@ -12,6 +12,7 @@ from kuangchao_contracts.api.meta import ConditionStatus
 from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.descriptor import Device, DeviceKind, DeviceLink, HostCapacity, NodeDescriptor
 from kuangchao_contracts.plan import DeviceShape
+from kuangchao_contracts.units import milli
 from kuangchao_operator.layers.resource import decide
 from kuangchao_operator.layers.resource.model import Found, PoolNode
 
@@ -80,7 +81,7 @@ def test_devices_never_ask_for_more_than_is_left(
 ) -> None:
     pool = ResourcePoolSpec(cpu_per_device=per_device, memory_per_device=fixed)
     node = decide.slots(pool, cpu_node(cpu=cpu, memory=memory, others_cpu=others_cpu, others_memory=others_memory))
-    assert node.devices * decide.milli(per_device) <= max(0, cpu - others_cpu)
+    assert node.devices * milli(per_device) <= max(0, cpu - others_cpu)
     assert node.devices * node.device_memory_bytes <= max(0, memory - others_memory)
 
 

@@ -149,8 +149,13 @@ def test_seven_billion_on_80_gb_is_refused_and_a_small_model_is_not() -> None:
     gpu = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 10**9, per_node=8, nodes=1)
     training = TrainingSpec(global_batch=8, precision="fp16")
     seven = request(devices=8, per_pod=8, shapes=(gpu,), training=training, model=MeasuredModel(parameters=7 * 10**9))
-    assert plan(seven).infeasible is not None
-    assert plan(seven.replace(model=MeasuredModel(parameters=10**9))).plan is not None
+    why = plan(seven).infeasible
+    assert why is not None
+    assert why.field == "deviceMemory"
+    assert why.memory[0].optimizer_bytes == 56 * 10**9
+    training = TrainingSpec(global_batch=8, precision="bf16")
+    small = seven.replace(model=MeasuredModel(parameters=10**9), training=training)
+    assert plan(small).plan is not None
 
 
 def test_the_scarcest_device_that_may_get_a_pod_decides() -> None:

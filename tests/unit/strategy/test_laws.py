@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kuangchao_contracts.plan import (
     DeviceShape,
     Infeasible,
+    MeasuredModel,
     Parallelism,
     ParallelismMode,
     PlanRequest,
@@ -125,6 +126,15 @@ def test_small_nodes_do_not_host_large_pods() -> None:
 def test_whole_pods_only() -> None:
     why = refusal(request(devices=5, per_pod=2, batch=40))
     assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 6")
+
+
+def test_fp16_that_no_executor_can_run_is_refused_with_its_memory() -> None:
+    wish = request(model=MeasuredModel(parameters=10**6))
+    half = wish.replace(training=TrainingSpec(global_batch=32, precision="fp16"))
+    why = refusal(half)
+    assert (why.field, why.value, why.nearest) == ("training.precision", "fp16", "bf16")
+    assert why.memory[0].parameters_bytes == 2 * 10**6
+    assert plan(half.replace(managed=False)).plan is not None, "a command has its own executor"
 
 
 def test_an_empty_pool_is_said() -> None:

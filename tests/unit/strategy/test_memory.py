@@ -66,6 +66,20 @@ def test_ddp_buckets_are_a_second_copy_of_the_gradients() -> None:
     assert two.other_bytes - alone.other_bytes == two.gradients_bytes
 
 
+def test_on_a_cpu_the_snapshot_of_a_checkpoint_is_in_the_same_memory() -> None:
+    cpu = GPU.replace(kind="cpu")
+    on_gpu, on_cpu = (memory.estimate(SEVEN_B, TrainingSpec(), shape, 1, 1) for shape in (GPU, cpu))
+    states = on_cpu.parameters_bytes + on_cpu.optimizer_bytes
+    assert on_cpu.other_bytes - memory.runtime_bytes(cpu) == states
+    assert on_gpu.other_bytes == memory.runtime_bytes(GPU)
+
+
+def test_bf16_is_autocast_over_fp32_parameters() -> None:
+    need = memory.estimate(SEVEN_B, TrainingSpec(precision=Precision.BF16), GPU, 1, 1)
+    assert need.parameters_bytes == need.gradients_bytes == 28 * 10**9
+    assert need.other_bytes - memory.runtime_bytes(GPU) == 14 * 10**9
+
+
 def test_measured_activations_and_buffers() -> None:
     model = MeasuredModel(parameters=1_000, buffer_bytes=77, activation_bytes_per_sample=1_000)
     need = memory.estimate(model, TrainingSpec(), GPU, 1, 5)

@@ -9,19 +9,20 @@ from kuangchao_contracts.plan import Optimizer, Precision
 
 
 class StateBytes(NamedTuple):
-    """Bytes for each parameter on a rank that holds it in full; `main` is fp32 copies beside the optimizer's states."""
+    """Bytes for each parameter on a rank that holds it in full; `copies` in another format, beside optimizer states."""
 
     parameter: int
     gradient: int
-    main: int
+    copies: int
 
 
 STATE_BYTES: Final[dict[Precision, StateBytes]] = {
-    # Megatron-LM docs, dist_optimizer: without sharding 16 (fp32), 18 (bf16: fp32 gradients and main parameters) and
-    # 20 (fp16: main parameters and main gradients) bytes for each parameter with Adam.
-    Precision.FP32: StateBytes(parameter=4, gradient=4, main=0),
-    Precision.BF16: StateBytes(parameter=2, gradient=4, main=4),
-    Precision.FP16: StateBytes(parameter=2, gradient=2, main=8),
+    # With Adam 16, 18 and 20 bytes in all, as in Megatron-LM's dist_optimizer.md without sharding. bf16 is torch's
+    # autocast, as our executor does it: fp32 parameters and gradients, and a cached bf16 cast of each parameter.
+    # fp16 has fp32 main parameters and main gradients beside the half-size ones.
+    Precision.FP32: StateBytes(parameter=4, gradient=4, copies=0),
+    Precision.BF16: StateBytes(parameter=4, gradient=4, copies=2),
+    Precision.FP16: StateBytes(parameter=2, gradient=2, copies=8),
 }
 OPTIMIZER_BYTES: Final[dict[Optimizer, int]] = {
     # States are kept in fp32: none, one momentum, or two moments (torch.optim).

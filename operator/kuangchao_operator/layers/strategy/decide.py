@@ -51,6 +51,9 @@ def _search(request: PlanRequest, evidence: Evidence | None) -> PlanOutcome:
         need = _need(request, shape, micro, evidence)
         tried.append((micro, need))
         if _fits(need, shape) and (evidence is None or micro < evidence.micro_batch):
+            refused = laws.precision_not_built(request, (need,) if need is not None else ())
+            if refused is not None:
+                return PlanOutcome(infeasible=refused)
             return PlanOutcome(plan=_plan(request, shape, micro, need, _lost(request, shape, tried[:-1], evidence)))
     return PlanOutcome(infeasible=_does_not_fit(request, shape, *tried[-1], evidence))
 

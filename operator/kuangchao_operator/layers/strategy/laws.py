@@ -12,9 +12,11 @@ from kuangchao_contracts.plan import (
     Parallelism,
     ParallelismMode,
     PlanRequest,
+    Precision,
     Recompute,
     RejectedAxis,
     Sharding,
+    StageMemory,
     TransformerModel,
 )
 
@@ -204,6 +206,18 @@ def _heads_divide(request: PlanRequest) -> Infeasible | None:
         reason="InvalidSpec", field="model.heads", value=str(model.heads), nearest=near,
         message=f"model.heads={model.heads} does not divide model.hidden={model.hidden} and model.headDim is not set;"
                 f" nearest legal model.heads: {near}",
+    )
+
+
+def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -> Infeasible | None:
+    """The one law that is judged after the memory: what fp16 would need is worth knowing even so."""
+    if not request.managed or request.training.precision is not Precision.FP16:
+        return None
+    return Infeasible(
+        reason="Infeasible", field="training.precision", value="fp16", nearest="bf16", memory=memory,
+        rejected=rejected_axes(request),
+        message="training.precision=fp16: not built yet, the executor does not scale gradients; nearest legal"
+                " training.precision: bf16",
     )
 
 

@@ -71,7 +71,9 @@ def estimate(
     gradients = _gradients(model, training)
     optimizer = _optimizer(model, training)
     activations = _activations(model, training, micro_batch)
-    other = _other(model, training, shape, gradients.size if data > 1 else 0)
+    buckets = gradients.size if data > 1 else 0
+    snapshot = parameters.size + optimizer.size if shape.kind == "cpu" else 0
+    other = _other(model, training, shape, {"gradient buckets of DDP": buckets, "snapshot for a checkpoint": snapshot})
     lines = [c.line for c in (parameters, gradients, optimizer, activations, other)]
     extra = _excess(evidence, micro_batch, scales=activations.size > 0)
     if extra is not None:
@@ -132,12 +134,16 @@ def _optimizer(model: ModelDescriptor, training: TrainingSpec) -> Component:
     return _times("optimizer", trainable_count(model), each, f"fp32 states of {training.optimizer.value}")
 
 
-def _other(model: ModelDescriptor, training: TrainingSpec, shape: DeviceShape, buckets: int) -> Component:
-    """Main copies of mixed precision, module buffers, the second gradient copy in DDP's buckets and the runtime."""
-    main = trainable_count(model) * k.STATE_BYTES[training.precision].main
+def _other(model: ModelDescriptor, training: TrainingSpec, shape: DeviceShape, seconds: dict[str, int]) -> Component:
+    """Copies of mixed precision, module buffers, second copies of what was counted before, and the runtime.
+
+    Second copies: DDP's buckets hold the gradients again; the rank that saves holds its state again, in main memory,
+    which on a CPU device is the device's own.
+    """
+    copies = trainable_count(model) * k.STATE_BYTES[training.precision].copies
     buffers = model.buffer_bytes if isinstance(model, MeasuredModel) else 0
     parts = {
-        "fp32 main copies": main, "buffers": buffers, "gradient buckets of DDP": buckets,
+        f"copies for {training.precision.value}": copies, "buffers": buffers, **seconds,
         "runtime": runtime_bytes(shape),
     }
     size = sum(parts.values())
