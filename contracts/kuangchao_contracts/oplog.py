@@ -27,8 +27,8 @@ class OperationLog(AuditSink):
 
     def __init__(self, path: Path | None = None, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
-        self._file = path.open("ab", buffering=BUFFER_BYTES) if path else None
         self._count, self._head = resume(path) if path else (0, GENESIS)
+        self._file = path.open("ab", buffering=BUFFER_BYTES) if path else None
         self._names: dict[tuple[str, str, str], str] = {}
         self._denials: dict[tuple[str, str, str], AuditRecord] = {}
 
