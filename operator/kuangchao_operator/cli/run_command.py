@@ -46,7 +46,7 @@ def run(
     with progress_view(quiet=output is Format.JSON) as view:
         result = run_job(job, workdir, view)
     if output is Format.JSON:
-        emit_json(result.wire())
+        emit_json(result.model_dump(mode="json", by_alias=True))
     else:
         print("\n".join(summary(result)))
     raise typer.Exit(exit_code(result))

@@ -5,6 +5,7 @@ Carries out what execution was allowed to do through the gate; decides nothing.
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kuangchao_operator.local.rundir import RunDirectory, replace_file
 
 MAX_GRACE_SECONDS: Final = 15
 """People who wait at a terminal are not kept longer than this, whatever the pod template says."""
+FALLBACK_BYTES: Final = 2_048
 HOST: Final = "127.0.0.1"
 
 
@@ -61,7 +63,13 @@ class LocalPod:
         )
 
     def _last_words(self) -> str:
-        return self.termination_log.read_text("utf-8", "replace") if self.termination_log.exists() else ""
+        """The termination log or, when a failed agent left none, the end of its output, as the kubelet does it."""
+        if self.termination_log.exists():
+            return self.termination_log.read_text("utf-8", "replace")
+        output = (
+            self.child.output.read_bytes()[-FALLBACK_BYTES:].decode("utf-8", "replace") if self.child.exit_code else ""
+        )
+        return output.strip()
 
 
 class LocalLauncher(Launcher):
@@ -112,15 +120,13 @@ class LocalLauncher(Launcher):
             replace_file(self._run.pod(pod.name) / "token" / TOKEN_BUNDLE, content)
 
     async def stop(self, job: TrainingJob, request: StopRequest) -> None:
-        """End the agents of all incarnations up to this one, and their tokens."""
+        """End the agents of all incarnations up to this one. Their tokens are dead by now; the files go with them."""
         grace = 0 if request.force else grace_seconds(job)
         self._stop([pod for pod in self._pods.values() if pod.incarnation <= request.incarnation], grace)
 
     async def reclaim(self, job: TrainingJob) -> None:
-        """End every agent, and take away all tokens."""
+        """End every agent."""
         self._stop(list(self._pods.values()), grace_seconds(job))
-        for bundle in self._run.root.glob(f"pods/*/token/{TOKEN_BUNDLE}"):
-            bundle.unlink(missing_ok=True)
 
     def _stop(self, pods: list[LocalPod], grace: int) -> None:
         for pod in pods:
@@ -175,6 +181,8 @@ class LocalLauncher(Launcher):
 
     async def _end(self, pod: LocalPod, grace: float) -> None:
         await pod.child.stop(grace)
+        # not sooner: an agent learns by its refused token that its attempt is closed
+        shutil.rmtree(self._run.pod(pod.name) / "token", ignore_errors=True)
         self._pods.pop(pod.name, None)
         self._changed()
 

@@ -1,4 +1,4 @@
-"""One local run from manifest to result: sets up the control plane, runs the job's loop to its end, always cleans up."""
+"""One local run from manifest to result: control plane up, the job's loop to its end, everything down again, always."""
 
 import asyncio
 import logging

@@ -1,0 +1,27 @@
+"""Runs that are ended with their test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.runs import Run
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts runs, each in a folder of its own."""
+    runs: list[Run] = []
+
+    def make(job: dict[str, Any] | Path, *arguments: str, files: dict[str, str] | None = None) -> Run:
+        folder = tmp_path / str(len(runs))
+        folder.mkdir()
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
+        runs.append(Run(folder, job, arguments or ("-o", "json")))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.close()

@@ -1,0 +1,135 @@
+"""Starts `kuangchao run` as people do and looks at what it leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kuangchao_operator.local.processes import strays
+
+COMMAND = [sys.executable, "-m", "kuangchao_operator.cli.main", "run"]
+PATIENCE = 100.0
+
+
+def manifest(name: str, steps: int = 60, **spec: Any) -> dict[str, Any]:
+    """Digits over two pods with a checkpoint every 20 steps, unless told otherwise; None removes a field."""
+    wanted = {
+        "pool": "cpu",
+        "task": "kuangchao_worker.tasks.digits:digits",
+        "training": {"globalBatch": 64, "steps": steps, "seed": 7},
+        "devices": {"count": 2, "perPod": 1},
+        "checkpoint": {"everySteps": 20, "storage": {"claimName": "checkpoints"}},
+        **spec,
+    }
+    body = {key: value for key, value in wanted.items() if value is not None}
+    return {"apiVersion": "kuangchao.io/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": body}
+
+
+@dataclass
+class Run:
+    """A run in an otherwise empty folder. `job` is a manifest or the path of one."""
+
+    folder: Path
+    job: dict[str, Any] | Path
+    arguments: tuple[str, ...] = ("-o", "json")
+
+    def __post_init__(self) -> None:
+        path = self.job if isinstance(self.job, Path) else self.folder / "job.yaml"
+        if isinstance(self.job, dict):
+            path.write_text(yaml.safe_dump(self.job))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TMPDIR": str(self.temporary),
+        }
+        self.temporary.mkdir()
+        self.process = subprocess.Popen(
+            [*COMMAND, str(path), *self.arguments], cwd=self.folder, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.out = self.err = ""
+
+    @property
+    def temporary(self) -> Path:
+        """Its own system temporary directory, to see that nothing is left there."""
+        return self.folder / "t"
+
+    @property
+    def directory(self) -> Path:
+        """Its run directory, once there is one."""
+        self.until(lambda: any(self.folder.glob("runs/*/status.json")))
+        return next(self.folder.glob("runs/*"))
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        self.out, self.err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode
+
+    def result(self) -> dict[str, Any]:
+        """The JSON that it printed."""
+        return dict(json.loads(self.out))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something while the run goes on."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, self.explain()
+            time.sleep(0.05)
+
+    def curve(self) -> dict[int, str]:
+        """Loss of every step in hex; of a step that was done twice, the newest attempt's."""
+        entries = [json.loads(line) for path in self.metrics() for line in path.read_text().splitlines()]
+        return {e["step"]: e["loss"] for e in sorted(entries, key=lambda e: (e["attempt"], e["step"]))}
+
+    def metrics(self) -> list[Path]:
+        """The loss log, once there is one."""
+        return list(self.directory.glob("checkpoints/*/metrics.jsonl"))
+
+    def steps(self) -> int:
+        """How many lines the loss log has by now."""
+        return sum(len(path.read_text().splitlines()) for path in self.metrics())
+
+    def pids(self, words: str) -> list[int]:
+        """Processes of the run whose command line contains these words."""
+        found = []
+        for pid in strays(self.directory):
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except FileNotFoundError:
+                continue
+            if words in line:
+                found.append(pid)
+        return found
+
+    def kill(self, words: str) -> None:
+        """SIGKILL for the one process whose command line contains these words."""
+        (pid,) = self.pids(words)
+        os.kill(pid, signal.SIGKILL)
+
+    def explain(self) -> str:
+        """Logs, for messages."""
+        logs = sorted(self.folder.glob("runs/*/**/*.log"))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in logs)
+
+    def assert_nothing_left(self) -> None:
+        """No process, no socket, no key, no token."""
+        assert list(strays(self.directory)) == []
+        assert list(self.temporary.glob("kuangchao*")) == []
+        assert not any(self.directory.glob("pods/*/token/*"))
+        holders = [p for p in self.directory.rglob("*") if p.is_file() and b"eyJ" in p.read_bytes()]
+        assert holders == []
+
+    def close(self) -> None:
+        """End the run if a test has not."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()

@@ -1,0 +1,77 @@
+"""Jobs that fail, end early or are ended: the cause is told, the exit code fits, nothing is left."""
+
+import signal
+import time
+
+import pytest
+
+from kuangchao_operator.local.processes import strays
+from tests.local.runs import PATIENCE, manifest
+
+BROKEN = """
+from kuangchao_worker.tasks.digits import digits
+
+def broken(args):
+    raise ValueError("no such label: 11")
+"""
+EARLY = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(0)\ntime.sleep(600)\n"
+SLEEPING = "import time\ntime.sleep(600)\n"
+FAILING = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(600)\n"
+
+
+def test_an_exception_of_the_task_fails_the_job_with_its_message(start) -> None:
+    run = start(manifest("broken", task="mytask:broken", checkpoint=None), files={"mytask.py": BROKEN})
+    assert run.end() == 1, run.explain()
+    result = run.result()
+    assert (result["phase"], result["reason"]) == ("Failed", "UserError")
+    assert "no such label: 11" in result["failure"]["message"]
+    assert result["attempts"] == 2, "the same fault twice at the same step is not tried a third time"
+    run.assert_nothing_left()
+
+
+def test_a_missing_task_is_named(start) -> None:
+    run = start(manifest("absent", task="no_such_module:task", checkpoint=None), "-o", "text")
+    assert run.end() == 1, run.explain()
+    assert "no_such_module" in run.out
+    assert "TaskNotFound" in run.out
+
+
+@pytest.mark.parametrize(("script", "code"), [(FAILING, 7), (EARLY, 0)], ids=["fails", "leaves early"])
+def test_a_rank_that_ends_fails_the_whole_job(start, script: str, code: int) -> None:
+    job = manifest("script", task=None, checkpoint=None, command=["script.py"], fault={"maxRestarts": 0})
+    run = start(job, files={"script.py": script})
+    assert run.end() == 1, run.explain()
+    failure = run.result()["failure"]
+    assert (failure["rank"], failure["exitCode"]) == (1, code)
+    if code == 0:
+        assert failure["reason"] == "EarlyExit"
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(start, number: signal.Signals) -> None:
+    run = start(manifest("digits", training={"globalBatch": 64, "steps": 100_000}))
+    run.until(lambda: run.steps() >= 5)
+    run.process.send_signal(number)
+    assert run.end() == 130, run.err + run.explain()
+    assert run.result()["interrupted"] is True
+    run.assert_nothing_left()
+
+
+def test_a_killed_runner_takes_its_processes_with_it(start) -> None:
+    run = start(manifest("script", task=None, checkpoint=None, command=["script.py"]), files={"script.py": SLEEPING})
+    run.until(lambda: len(run.pids("script.py")) == 2)
+    run.process.kill()
+    run.process.communicate()
+    deadline = time.monotonic() + PATIENCE
+    while list(strays(run.directory)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_what_cannot_be_planned_is_not_started(start) -> None:
+    model = {"kind": "measured", "parameters": 10**12}
+    run = start(manifest("huge", model=model, checkpoint=None))
+    assert run.end() == 3
+    assert run.result()["reason"] == "Infeasible"
+    assert not any(run.directory.glob("pods/*"))

@@ -1,0 +1,47 @@
+"""`kuangchao run` with real processes: it learns, is reproducible bit for bit, and survives a killed rank."""
+
+from pathlib import Path
+
+from tests.local.runs import manifest
+
+EXAMPLE = Path(__file__).parents[2] / "examples/digits.yaml"
+
+
+def test_the_example_learns_digits(start) -> None:
+    run = start(EXAMPLE, "--output", "text")
+    assert run.end() == 0, run.err + run.explain()
+    lines = run.out.splitlines()
+    name, accuracy = lines[-1].split()
+    assert name == "accuracy"
+    assert float(accuracy) >= 0.95
+    assert any("Complete after 300 steps, 1 attempts, 0 restarts" in line for line in lines)
+    audit = next(line for line in lines if line.startswith("audit: "))
+    for call in ("strategy.plan", "execution.launch 1", "state.commit_checkpoint 6", "execution.reclaim 1"):
+        assert call in audit
+    assert len(run.curve()) == 300
+    run.assert_nothing_left()
+
+
+def test_a_killed_rank_leaves_the_curve_unchanged(start) -> None:
+    undisturbed = start(manifest("digits"))
+    assert undisturbed.end() == 0, undisturbed.err + undisturbed.explain()
+    disturbed = start(manifest("digits", training={"globalBatch": 64, "steps": 60, "seed": 7}))
+    disturbed.until(lambda: disturbed.steps() >= 25)
+    disturbed.kill("rank-1.json")
+    assert disturbed.end() == 0, disturbed.err + disturbed.explain()
+    result = disturbed.result()
+    assert (result["attempts"], result["restarts"]) == (2, 1)
+    assert result["failure"]["rank"] == 1
+    assert len(undisturbed.curve()) == 60
+    assert disturbed.curve() == undisturbed.curve()
+    assert result["metrics"]["accuracy"] == undisturbed.result()["metrics"]["accuracy"]
+    disturbed.assert_nothing_left()
+
+
+def test_a_torchrun_script_runs_unmodified(start) -> None:
+    command = ["-m", "kuangchao_worker.tasks.torchrun_example", "--steps", "20"]
+    run = start(manifest("script", task=None, checkpoint=None, command=command))
+    assert run.end() == 0, run.err + run.explain()
+    assert run.result()["phase"] == "Complete"
+    assert run.result()["steps"] == 20
+    run.assert_nothing_left()
