@@ -66,8 +66,16 @@ class Operator:
     def start(self) -> None:
         """Start what does not run and wait until the operator decides."""
         if "issuer" not in self._processes:
-            self._spawn("issuer", "kuangchao_operator.signing", "--dir", self._directory / "keys", "--socket",
-                        self._directory / "issuer.sock", "--issuer", "kuangchao/test")
+            self._spawn(
+                "issuer",
+                "kuangchao_operator.signing",
+                "--dir",
+                self._directory / "keys",
+                "--socket",
+                self._directory / "issuer.sock",
+                "--issuer",
+                "kuangchao/test",
+            )
         self._spawn("operator", "kuangchao_operator.app")
         eventually(self._ready, lambda: f"operator ready\n{self.log()}", 60)
 
@@ -285,7 +293,7 @@ class Job:
 
     def wait_pods(self, count: int) -> list[Object]:
         """Wait for so many pods."""
-        return self.wait(lambda: len(pods := self.pods()) == count and pods or None, f"{count} pods")
+        return self.wait(lambda: (len(pods := self.pods()) == count and pods) or None, f"{count} pods")
 
     def wait_gone(self, timeout: float = 30.0) -> None:
         """Wait until the object and all children are gone."""
@@ -438,9 +446,7 @@ class GateRefusedError(Exception):
         super().__init__(f"{status} {code}")
 
 
-def call_gate(
-    operator: Operator, tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object
-) -> Object:
+def call_gate(operator: Operator, tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object) -> Object:
     """One call over HTTPS."""
     body = json.dumps({"resource": resource, "request": request}).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

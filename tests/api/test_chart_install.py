@@ -27,8 +27,7 @@ CLUSTER_RULES: dict[str, dict[str, set[str]]] = {
         "kuangchao.io/parallelplans": READ | {"create", "patch", "delete"},
         "kuangchao.io/resourcedescriptors": READ,
         "/nodes": READ,
-        "/events": {"create", "patch"},
-        "events.k8s.io/events": {"create", "patch"},
+        "/events": {"create"},
     },
     "kuangchao-governance": {
         "kuangchao.io/trainingjobs": READ,

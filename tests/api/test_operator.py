@@ -1,42 +1,201 @@
 """The operator on a real API server, under its own account: the course of a job, and everything it says on the way."""
 
+import time
+
+import pytest
+
 from tests.api.fakes import Gang, Kubelets, Site, eventually, running
+from tests.api.server import API
 
 
 def test_a_job_is_planned_admitted_launched_watched_completed_and_reclaimed(site: Site) -> None:
-    kubelets = Kubelets(site)
     job = site.job("first", count=2, training={"steps": 10})
-    with running(kubelets):
+    with running(Kubelets(site)):
         pods = job.wait_pods(2)
         status = job.status()
         assert status["planSummary"] == "dp2"
         assert sum(share["devices"] for share in status["allocation"]) == 2
         assert [p["spec"]["plan"]["worldSize"] for p in job.children("parallelplans")] == [2]
         assert len(job.children("services")) == 1
-        assert "kuangchao.io/cleanup" in (job.object() or {})["metadata"]["finalizers"]
+        made = job.object() or {}
+        assert "kuangchao.io/cleanup" in made["metadata"]["finalizers"]
+        assert not [name for name in made["metadata"].get("annotations", {}) if "kuangchao.io" in name]
         gang = Gang(job, pods)
         gang.join_all()
-        assert {reply["launch"]["jobUid"] for reply in gang.launches} == {(job.object() or {})["metadata"]["uid"]}
+        assert {reply["launch"]["jobUid"] for reply in gang.launches} == {made["metadata"]["uid"]}
         with running(gang):
             job.wait_phase("Running")
             gang.step = 10
             job.wait(lambda: job.status().get("progressText") == "10/10", "progress")
             gang.state, gang.exit_code = "Exited", 0
             job.wait_phase("Complete")
-    job.wait(lambda: not job.pods() and not job.children("secrets"), "children reclaimed")
-    final = job.object() or {}
-    job.wait(lambda: "finalizers" not in (job.object() or {})["metadata"], "finalizer released")
-    assert final["status"].get("allocation", []) == []
+        job.wait(lambda: not job.pods() and not job.children("secrets"), "children reclaimed")
+        job.wait(lambda: "finalizers" not in (job.object() or {})["metadata"], "finalizer released")
+    assert job.status().get("allocation", []) == []
     assert job.holds("Ready")
+    assert len(job.children("parallelplans")) == 1, "the plan of a finished job stays for people to read"
     eventually(lambda: site.pool_object().get("status", {}).get("free") == 4, "devices are free again")
-    assert "kuangchao_jobs_succeeded_total" in site.operator.metrics()
+    reasons = {event["reason"] for event in site.items("events") if event["involvedObject"]["name"] == "first"}
+    assert {"Admitted", "Running", "Succeeded"} <= reasons
+
+
+def test_tokens_and_trust_are_where_they_belong_and_nowhere_else(site: Site) -> None:
+    job = site.job("tokens")
+    with running(Kubelets(site)):
+        pods = job.wait_pods(2)
+        gang = Gang(job, pods)
+        token = gang.bundle(pods[0])["tokens"]["agent/kc:execution"]
+        assert token.count(".") == 2
+        seen = [job.object(), job.pods(), job.children("services"), job.children("parallelplans"), site.items("events"),
+                site.items("configmaps"), site.operator.log()]  # fmt: skip
+        assert token not in str(seen)
+        assert token.split(".")[1] not in str(seen)
 
 
 def test_a_pool_that_does_not_exist_is_named_and_its_coming_is_noticed(site: Site) -> None:
-    site.server.request("DELETE", f"/apis/kuangchao.io/v1alpha1/resourcepools/{site.pool}")
+    site.server.request("DELETE", f"{API}/resourcepools/{site.pool}")
     job = site.job("early")
     condition = job.wait_reason("Stalled", "PoolNotFound")
     assert site.pool in condition["message"]
     assert job.pods() == []
     site.create_pool()
     job.wait_pods(2)
+
+
+def test_a_job_that_can_never_fit_says_so_with_numbers_and_holds_nothing(site: Site) -> None:
+    job = site.job("greedy", count=6)
+    condition = job.wait_reason("Stalled", "ExceedsMaxQuota")
+    assert "6" in condition["message"]
+    assert "4" in condition["message"]
+    site.add_node("c", 2)
+    job.wait_pods(6)
+
+
+def test_a_plan_that_cannot_be_is_refused_with_the_reason(site: Site) -> None:
+    job = site.job("odd", count=4, training={"globalBatch": 3})
+    condition = job.wait_reason("Stalled", "Infeasible")
+    assert "3" in condition["message"]
+    assert job.children("parallelplans") == []
+    assert job.status()["phase"] == "Stalled"
+
+
+def test_two_jobs_of_one_pool_run_one_after_the_other_and_never_half(site: Site) -> None:
+    """A01: both want all devices; one gets all, the other none and says whom it waits for."""
+    jobs = [site.job(name, count=4) for name in ("one", "two")]
+    with running(Kubelets(site)):
+        for job in jobs:
+            job.wait(lambda job=job: job.status().get("phase") not in (None, "Pending"), "judged")
+        winner, loser = sorted(jobs, key=lambda job: job.status().get("phase") == "Queued")
+        winner.wait_pods(4)
+        assert winner.name in loser.wait_reason("QuotaReserved", "WaitingForQuota")["message"]
+        assert loser.pods() == []
+        assert loser.children("secrets") == loser.children("services") == loser.children("parallelplans") == []
+        winner.delete()
+        loser.wait_pods(4)
+        winner.wait_gone()
+
+
+def test_a_waiting_job_costs_no_writes(site: Site) -> None:
+    holder, waiter = site.job("holder", count=4), None
+    with running(Kubelets(site)):
+        holder.wait_pods(4)
+        waiter = site.job("waiter", count=4)
+        waiter.wait_phase("Queued")
+        time.sleep(1)
+        before = (waiter.object() or {})["metadata"]["resourceVersion"]
+        time.sleep(20)
+        after = waiter.object() or {}
+    assert after["metadata"]["resourceVersion"] == before
+    assert "finalizers" not in after["metadata"], "a job without children is nobody's to hold back"
+
+
+def test_suspended_from_the_start_means_nothing_is_made_and_resuming_uses_the_present_spec(site: Site) -> None:
+    """A31, and A19: after the resume everything says Running."""
+    job = site.job("paused", count=2, suspend=True)
+    job.wait_phase("Suspended")
+    assert [job.children(kind) for kind in ("pods", "secrets", "services", "parallelplans")] == [[], [], [], []]
+    job.patch({"devices": {"count": 3}})
+    job.patch({"suspend": False})
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(3))
+        gang.join_all()
+        assert {reply["launch"]["plan"]["worldSize"] for reply in gang.launches} == {3}
+        with running(gang):
+            job.wait_phase("Running")
+    assert job.condition("Suspended")["status"] == "False"
+    assert job.holds("Ready")
+
+
+def test_suspending_a_running_job_frees_everything_and_starts_no_time_to_live(site: Site) -> None:
+    """A30."""
+    job = site.job("held", count=2, ttlSecondsAfterFinished=1)
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            job.patch({"suspend": True})
+            job.wait_phase("Suspended")
+            for kind in ("pods", "secrets", "services", "parallelplans"):
+                job.wait(lambda kind=kind: not job.children(kind), f"{kind} gone")
+            eventually(lambda: site.pool_object()["status"]["free"] == 4, "devices are free")
+    time.sleep(1.5)
+    assert job.object() is not None
+    assert "completionTime" not in job.status()
+
+
+def test_the_time_to_live_deletes_a_finished_job(site: Site) -> None:
+    job = site.job("brief", count=2, ttlSecondsAfterFinished=1, training={"steps": 1})
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        gang.step, gang.state, gang.exit_code = 1, "Exited", 0
+        with running(gang):
+            job.wait_gone()
+
+
+def test_a_failing_rank_restarts_the_gang_in_place_with_new_tokens(site: Site) -> None:
+    job = site.job("shaky", count=2)
+    with running(Kubelets(site)):
+        pods = job.wait_pods(2)
+        gang = Gang(job, pods)
+        gang.join_all()
+        old = gang.bundle(pods[0])
+        with running(gang):
+            job.wait_phase("Running")
+            gang.state, gang.exit_code = "Exited", 1
+            job.wait(lambda: job.status()["attempt"] == 2, "attempt 2")
+        assert job.status()["restarts"] == 1
+        job.wait(lambda: gang.bundle(pods[0])["attempt"] == 2, "new tokens")
+        assert old["attempt"] == 1
+        names = {pod["metadata"]["name"] for pod in pods}
+        job.wait(lambda: {p["metadata"]["labels"]["kuangchao.io/attempt"] for p in job.pods()} == {"2"}, "pods marked")
+        assert {pod["metadata"]["name"] for pod in job.pods()} == names
+        gang.state, gang.exit_code = "Running", None
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+
+
+@pytest.mark.parametrize("site", [{"a": 2, "b": 2, "c": 2}], indirect=True)
+def test_a_lost_node_moves_the_gang_and_costs_no_restart(site: Site) -> None:
+    """A26: the pod's phase stays Running on a node that is gone; the node's condition is what counts."""
+    job = site.job("moved", count=4, fault={"nodeLostSeconds": 0})
+    kubelets = Kubelets(site)
+    with running(kubelets):
+        gang = Gang(job, job.wait_pods(4))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            lost = job.status()["allocation"][0]["node"]
+            kubelets.dead.add(lost)
+            site.set_ready(lost.removeprefix(f"{site.pool}-"), ready=False)
+            job.wait(lambda: job.status()["incarnation"] == 1, "new incarnation")
+        job.wait(lambda: job.status()["allocation"], "placed again")
+        assert lost not in {share["node"] for share in job.status()["allocation"]}
+        pods = job.wait(
+            lambda: len(new := [p for p in job.pods() if "-1-" in p["metadata"]["name"][-5:]]) == 4 and new or None,
+            "new pods",
+        )
+        assert {p["metadata"]["labels"]["kuangchao.io/incarnation"] for p in pods} == {"1"}
+    assert (job.status()["restarts"], job.status()["infrastructureRestarts"]) == (0, 1)
