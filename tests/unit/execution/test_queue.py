@@ -10,7 +10,8 @@ from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.ranges import from_ranges
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
-from kuangchao_operator.layers.execution.facts import claim, waiting as as_seen
+from kuangchao_operator.layers.execution.facts import claim
+from kuangchao_operator.layers.execution.facts import waiting as as_seen
 from kuangchao_operator.layers.execution.model import Claim, NodeSlots, PoolFacts, Waiting
 from kuangchao_operator.layers.execution.placement import Gang, place
 from kuangchao_operator.layers.execution.queue import admit

@@ -36,7 +36,6 @@ from kuangchao_operator.layers.execution.model import (
     StopDone,
     Waiting,
 )
-
 from kuangchao_operator.layers.state.decide import assess
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,10 +234,11 @@ class World:
 
     def settle(self) -> Decision:
         """Turn until nothing is left to do; the last decision."""
+        decision = self.turn()
         for _ in range(12):
-            decision = self.turn()
             if decision.status is None and not decision.actions:
                 return decision
+            decision = self.turn()
         raise AssertionError(f"does not settle: {decision}")
 
     def run(self, step: int = 1) -> "World":

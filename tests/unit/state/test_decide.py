@@ -1,0 +1,160 @@
+"""The table of recoveries and its limits."""
+
+import pytest
+
+from kuangchao_contracts.api import ObjectMeta, TrainingJob
+from kuangchao_contracts.api.trainingjob import (
+    Devices,
+    Failure,
+    FaultPolicy,
+    HangAction,
+    RestartLimitAction,
+    TrainingJobSpec,
+    TrainingJobStatus,
+)
+from kuangchao_contracts.faults import FaultDecision, FaultReport, Recovery
+from kuangchao_contracts.reasons import INFRASTRUCTURE, Reason
+from kuangchao_operator.layers.state.decide import MAX_IDLE_RESTARTS, RECOVERY, assess
+from tests.unit.execution.world import START
+
+
+def failure(
+    reason: Reason, *, step: int = 10, attempt: int = 2, message: str = "boom", rank: int | None = 1
+) -> Failure:
+    return Failure(reason=reason, message=message, node="b", rank=rank, attempt=attempt, step=step, time=START)
+
+
+def judge(
+    reason: Reason,
+    *,
+    policy: FaultPolicy | None = None,
+    alive: bool = True,
+    last: Failure | None = None,
+    step: int = 10,
+    message: str = "boom",
+    **status: object,
+) -> FaultDecision:
+    fields = {"attempt": 2, "start_time": START, "last_failure": last, **status}
+    job = TrainingJob(
+        metadata=ObjectMeta(name="job", namespace="team", uid="u"),
+        spec=TrainingJobSpec(pool="p", task="m:f", devices=Devices(count=2), fault=policy or FaultPolicy()),
+        status=TrainingJobStatus.model_validate(fields),
+    )
+    first = failure(reason, step=step, message=message)
+    report = FaultReport(
+        reason=reason,
+        attempt=2,
+        failures=(first,),
+        pods_alive=alive,
+        nodes_lost=("b",) if reason is Reason.NODE_LOST else (),
+    )
+    return assess(report, job)
+
+
+TABLE = [
+    (Reason.USER_ERROR, Recovery.RESTART_RANKS, True),
+    (Reason.RANK_EXITED, Recovery.RESTART_RANKS, True),
+    (Reason.EARLY_EXIT, Recovery.RESTART_RANKS, True),
+    (Reason.OUT_OF_MEMORY, Recovery.RESTART_RANKS, True),
+    (Reason.HUNG, Recovery.RESTART_RANKS, True),
+    (Reason.START_DEADLINE_EXCEEDED, Recovery.NEW_PODS, True),
+    (Reason.IMAGE_PULL, Recovery.NEW_PODS, True),
+    (Reason.NODE_LOST, Recovery.NEW_PODS, False),
+    (Reason.POD_LOST, Recovery.NEW_PODS, False),
+    (Reason.EVICTED, Recovery.NEW_PODS, False),
+    (Reason.AGENT_LOST, Recovery.NEW_PODS, False),
+    (Reason.TASK_NOT_FOUND, Recovery.FAIL, False),
+    (Reason.CHECKPOINT_CORRUPT, Recovery.FAIL, False),
+    (Reason.CHILD_CREATION_FAILED, Recovery.FAIL, False),
+    (Reason.INVALID_SPEC, Recovery.FAIL, False),
+    (Reason.AUDIT_UNAVAILABLE, Recovery.RESTART_RANKS, True),
+]
+
+
+@pytest.mark.parametrize(("reason", "recovery", "charged"), TABLE)
+def test_recovery_by_reason(reason: Reason, recovery: Recovery, charged: bool) -> None:
+    verdict = judge(reason)
+    assert (verdict.recovery, verdict.charged, verdict.reason) == (recovery, charged, reason)
+    assert "rank 1 on b at step 10: boom" in verdict.message
+
+
+def test_table_covers_every_fault() -> None:
+    assert {reason for reason, _, _ in TABLE} == set(RECOVERY)
+
+
+@pytest.mark.parametrize("reason", [r for r, recovery in RECOVERY.items() if recovery is Recovery.RESTART_RANKS])
+def test_ranks_are_not_restarted_in_dead_pods(reason: Reason) -> None:
+    assert judge(reason, alive=False).recovery is Recovery.NEW_PODS
+
+
+def test_only_suspect_nodes_are_avoided() -> None:
+    assert judge(Reason.NODE_LOST).avoid_nodes == ("b",)
+    assert judge(Reason.AGENT_LOST).avoid_nodes == ("b",)
+    assert judge(Reason.EVICTED).avoid_nodes == ()
+    assert judge(Reason.RANK_EXITED, alive=False).avoid_nodes == ()
+
+
+@pytest.mark.parametrize("action", RestartLimitAction)
+def test_budget(action: RestartLimitAction) -> None:
+    policy = FaultPolicy(max_restarts=2, on_restart_limit=action)
+    assert judge(Reason.RANK_EXITED, policy=policy, restarts=1).recovery is Recovery.RESTART_RANKS
+    verdict = judge(Reason.RANK_EXITED, policy=policy, restarts=2)
+    assert (verdict.recovery.value, verdict.reason, verdict.charged) == (
+        action.value,
+        Reason.RESTART_LIMIT_EXCEEDED,
+        False,
+    )
+    assert "fault.maxRestarts=2 used up" in verdict.message
+
+
+@pytest.mark.parametrize("reason", sorted(INFRASTRUCTURE))
+def test_platform_faults_do_not_use_the_budget_but_do_not_go_on_for_ever(reason: Reason) -> None:
+    policy = FaultPolicy(max_restarts=0)
+    last = failure(reason, attempt=1)
+    assert (
+        judge(reason, policy=policy, last=last, restarts_without_progress=MAX_IDLE_RESTARTS - 1).recovery
+        is Recovery.NEW_PODS
+    )
+    verdict = judge(reason, policy=policy, last=last, restarts_without_progress=MAX_IDLE_RESTARTS)
+    assert (verdict.recovery, verdict.reason) == (Recovery.SUSPEND, Reason.RESTART_LIMIT_EXCEEDED)
+    assert (
+        judge(reason, policy=policy, last=last, restarts_without_progress=MAX_IDLE_RESTARTS, step=11).recovery
+        is Recovery.NEW_PODS
+    )
+
+
+def test_same_user_error_at_the_same_step_twice_in_a_row_ends_the_job() -> None:
+    last = failure(Reason.USER_ERROR, attempt=1, message="bad tensor at 0xdeadbeef")
+    verdict = judge(Reason.USER_ERROR, last=last, message="bad tensor at 0x1234")
+    assert (verdict.recovery, verdict.reason) == (Recovery.FAIL, Reason.USER_ERROR)
+    assert "twice in a row" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        failure(Reason.USER_ERROR, attempt=1, step=9),
+        failure(Reason.USER_ERROR, attempt=1, message="something else"),
+        failure(Reason.RANK_EXITED, attempt=1),
+        failure(Reason.USER_ERROR, attempt=0),
+        None,
+    ],
+)
+def test_other_errors_are_tried_again(last: Failure | None) -> None:
+    assert judge(Reason.USER_ERROR, last=last).recovery is Recovery.RESTART_RANKS
+
+
+def test_out_of_memory_twice_at_one_step_ends_the_job_with_advice() -> None:  # A70
+    last = failure(Reason.OUT_OF_MEMORY, attempt=1, message="tried to allocate 2 GiB")
+    verdict = judge(Reason.OUT_OF_MEMORY, last=last, message="tried to allocate 3 GiB")
+    assert (verdict.recovery, verdict.reason) == (Recovery.FAIL, Reason.OUT_OF_MEMORY)
+    assert "reduce training.globalBatch" in verdict.message
+
+
+@pytest.mark.parametrize("reason", [Reason.START_DEADLINE_EXCEEDED, Reason.IMAGE_PULL])
+def test_job_that_never_ran_fails_at_its_start_deadline(reason: Reason) -> None:
+    assert judge(reason, start_time=None).recovery is Recovery.FAIL
+
+
+def test_hang_fails_where_the_policy_says_so() -> None:
+    assert judge(Reason.HUNG, policy=FaultPolicy(on_hang=HangAction.FAIL)).recovery is Recovery.FAIL
