@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from kuangchao_operator.app.settings import Settings
+from kuangchao_operator.layers.governance.process import PORT, GovernanceProcess
+from kuangchao_operator.layers.resource.agent.__main__ import NODE_VARIABLE
 from tests.api.server import KC, ROOT
 
 CHART = ROOT / "charts" / "kuangchao"
@@ -199,3 +202,27 @@ def test_every_image_is_pinned_by_default(helm: Path) -> None:
         for container in spec["containers"]:
             assert not container["image"].endswith(":latest"), name
             assert ":" in container["image"], name
+
+
+def test_probes_and_ports_are_what_the_processes_serve(helm: Path) -> None:
+    specs = pod_specs(render(helm))
+    governance = specs["kuangchao-governance"]["containers"][0]
+    assert governance["ports"] == [{"name": "http", "containerPort": PORT}]
+    upstream: Any = None
+    routes = {
+        route.resource.canonical for route in GovernanceProcess(upstream, upstream, upstream).app().router.routes()
+    }
+    assert {governance[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} <= routes
+    ports = {port["name"]: port["containerPort"] for port in specs["kuangchao-operator"]["containers"][0]["ports"]}
+    defaults = Settings.model_fields
+    assert ports == {"gate": defaults["gate_port"].default, "metrics": defaults["metrics_port"].default}
+
+
+def test_settings_take_what_the_chart_sets(helm: Path) -> None:
+    container = pod_specs(render(helm, "auditWebhook.enabled=true"))["kuangchao-operator"]["containers"][0]
+    names = {variable["name"] for variable in container["env"]}
+    assert names <= {f"KUANGCHAO_{field.upper()}" for field in Settings.model_fields}
+    required = {f"KUANGCHAO_{name.upper()}" for name, field in Settings.model_fields.items() if field.is_required()}
+    assert required <= names
+    agent = pod_specs(render(helm))["kuangchao-node-agent"]["containers"][0]
+    assert NODE_VARIABLE in {variable["name"] for variable in agent["env"]}
