@@ -41,9 +41,9 @@ class IntakeServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext) -> int:
         """Listen; the port that was taken."""
-        self._runner = web.AppRunner(self.app(), access_log=None)
+        self._runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=5.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=tls, shutdown_timeout=5.0).start()
+        await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

@@ -47,10 +47,10 @@ class GateServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext) -> int:
         """Listen; the port that was taken (port 0 takes any)."""
-        runner = web.AppRunner(self.app(), access_log=None, keepalive_timeout=75.0)
+        runner = web.AppRunner(self.app(), access_log=None, keepalive_timeout=75.0, shutdown_timeout=5.0)
         await runner.setup()
         self._runner = runner
-        await web.TCPSite(runner, host, port, ssl_context=tls, shutdown_timeout=5.0).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
         return int(runner.addresses[0][1])
 
     async def stop(self) -> None:

@@ -54,7 +54,7 @@ class IssuerServer:
 
     async def serve(self, socket: Path, stop: asyncio.Event) -> None:
         """Serve until `stop`, rotating keys meanwhile."""
-        runner = web.AppRunner(self.app(), access_log=None)
+        runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=5.0)
         await runner.setup()
         try:
             await _listen(runner, socket)

@@ -39,11 +39,11 @@ class GovernanceProcess:
 
     async def serve(self, host: str, port: int, stop: asyncio.Event, listening: Callable[[int], None]) -> None:
         """Serve until `stop`; `listening` is told the port."""
-        runner = web.AppRunner(self.app(), access_log=None)
+        runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=5.0)
         await runner.setup()
         watching = asyncio.create_task(self._watcher.keep(), name="audit-watcher")
         try:
-            await web.TCPSite(runner, host, port, shutdown_timeout=5.0).start()
+            await web.TCPSite(runner, host, port).start()
             listening(int(runner.addresses[0][1]))
             await stop.wait()
         finally:
