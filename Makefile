@@ -13,6 +13,7 @@ LOCKS := base operator worker dev
 
 BUDGET_unit := 3
 BUDGET_boundary := 4
+BUDGET_local := 8
 BUDGET_api := 6
 BUDGET_e2e := 40
 
@@ -122,6 +123,10 @@ test-unit: venv ## decisions, tokens, planner: no process, no network
 test-boundary: venv ## refusals, import contracts, packaging
 	$(call tier,boundary,tests/boundary)
 
+.PHONY: test-local
+test-local: venv ## whole jobs as processes of this machine, with real torch
+	$(call tier,local,tests/local)
+
 .PHONY: test-api
 test-api: venv ## a real kube-apiserver: schemas, CEL, chart, operator
 	@cluster/kc install
@@ -133,7 +138,7 @@ test-e2e: venv ## the embedded cluster: training, faults, refusals on real kubel
 	$(call tier,e2e,tests/e2e cluster/tests)
 
 .PHONY: test
-test: test-unit test-boundary test-api test-e2e ## all tiers
+test: test-unit test-boundary test-local test-api test-e2e ## all tiers
 
 .PHONY: bench
 bench: venv ## measure, and print the figures as they came out
