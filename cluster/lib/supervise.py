@@ -40,9 +40,7 @@ def start(command, directory, parent):
 
     name = os.path.basename(command[0])
     with open(os.path.join(directory, name + ".log"), "ab") as log:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
 
 
 def main():
