@@ -230,6 +230,12 @@ def test_command_jobs_say_which_guarantees_they_lack() -> None:
     world = World(make_job(command=("train.py",))).run()
     assert world.holds(C.UNMANAGED)
     assert world.status.progress_text in ("", "1")
+    silent = World(make_job(command=("train.py",)))
+    silent.settle()
+    silent.start_pods()
+    silent.beat(0, RankState.STARTING)  # programs that know nothing of us never say more
+    silent.settle()
+    assert silent.status.phase is Phase.RUNNING
     assert not World(make_job()).run().holds(C.UNMANAGED)
 
 

@@ -81,6 +81,8 @@ def test_lost_peers_wait_for_the_cause_and_count_by_themselves_only_when_none_sh
         ({"error": "out of memory", "error_kind": "torch.OutOfMemoryError"}, Reason.OUT_OF_MEMORY),
         ({"error": "no module", "error_kind": "TaskNotFound"}, Reason.TASK_NOT_FOUND),
         ({"error": "digest", "error_kind": "CheckpointCorrupt"}, Reason.CHECKPOINT_CORRUPT),
+        ({"error": "usage: train.py", "error_kind": "ExitCode"}, Reason.RANK_EXITED),
+        ({"error": "the gate does not answer", "error_kind": "Unavailable"}, Reason.RANK_EXITED),
         ({}, Reason.RANK_EXITED),
     ],
 )
@@ -107,6 +109,22 @@ def test_exit_code_and_pod_name_are_in_status_while_the_agent_stays_up() -> None
     )
     assert world.status.phase is Phase.FAILED
     assert world.condition(C.STALLED).status == "True"
+
+
+def test_rank_that_was_drained_is_a_disruption_and_no_crash() -> None:
+    world = World().run()
+    world.beat(4, exits={1: 143})
+    world.turn()
+    assert world.assessed[0].report.reason is Reason.EVICTED
+
+
+def test_every_restart_is_announced() -> None:
+    world = World().run()
+    for attempt in (1, 2):
+        world.beat(attempt, exits={1: -9})
+        world.settle()
+    warnings = [a for a in world.actions(Emit) if a.type == "Warning"]
+    assert [a.reason for a in warnings] == [Reason.RANK_EXITED, Reason.RANK_EXITED]
 
 
 def test_failed_job_stops_all_its_pods() -> None:  # A13

@@ -25,6 +25,7 @@ class Gang:
     size: int
     per_pod: int
     attempt: int
+    managed: bool
     pods: Mapping[int, PodFact]
     old: tuple[PodFact, ...]
     foreign: tuple[PodFact, ...]
@@ -65,8 +66,10 @@ class Gang:
 
     @property
     def running(self) -> bool:
-        """Whether every rank of this attempt has been seen past its start."""
-        return len(self.reports) == self.ranks and all(r.state is not RankState.STARTING for r in self.reports.values())
+        """Whether every rank of this attempt has been seen past its start. Programs of `command` jobs say nothing of
+        themselves, so there it is enough that their agents report them."""
+        started = (r.state is not RankState.STARTING or not self.managed for r in self.reports.values())
+        return len(self.reports) == self.ranks and all(started)
 
     def succeeded(self, policy: SuccessPolicy) -> bool:
         """Whether the ranks that the success policy asks for have ended with 0."""
@@ -102,6 +105,7 @@ def gang(snapshot: JobSnapshot) -> Gang:
         size=size,
         per_pod=devices.per_pod,
         attempt=status.attempt,
+        managed=snapshot.job.spec.task is not None,
         pods=current,
         old=tuple(p for p in owned if p is not current.get(p.index)),
         foreign=tuple(p for p in snapshot.pods if not p.owned and p.incarnation == status.incarnation),

@@ -35,6 +35,8 @@ PEER_LOSS_KINDS: Final = frozenset(
     }
 )
 OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
+NO_ERROR_KINDS: Final = frozenset({"ExitCode", "Unavailable"})
+"""Kinds that blame no line of code: a bare exit code, and a control plane out of reach."""
 DRAINED_EXIT: Final = 143
 """A rank that ended early because its pod was told to: whoever did that, it is not the program's fault."""
 IMAGE_REASONS: Final = frozenset(
@@ -295,7 +297,7 @@ def classify(report: RankReport) -> Reason:
         return NAMED[kind]
     if kind in OOM_KINDS:
         return Reason.OUT_OF_MEMORY
-    if peer_loss(report) or not report.error:
+    if kind in NO_ERROR_KINDS or peer_loss(report) or not report.error:
         return Reason.RANK_EXITED
     return Reason.USER_ERROR
 

@@ -43,6 +43,8 @@ def _restart(draft: Draft, verdict: FaultDecision) -> None:
         restarts=status.restarts + int(verdict.charged),
         infrastructure_restarts=status.infrastructure_restarts + int(not verdict.charged),
     )
+    if draft.holds(C.RESTARTING):  # no transition, but another restart all the same
+        draft.emit(verdict.reason, verdict.message, warning=True)
     draft.set(C.RESTARTING, True, verdict.reason, verdict.message)
     draft.set(C.READY, False, verdict.reason, verdict.message)
     draft.set(C.RECONCILING, True, verdict.reason, verdict.message)
