@@ -27,7 +27,7 @@ def test_first_status_has_every_condition_and_looks_unfinished_to_kstatus() -> N
     assert {c.observed_generation for c in world.status.conditions} == {1}
     assert world.condition(C.READY).status == "Unknown"
     assert world.holds(C.RECONCILING)
-    assert world.status.phase is Phase.PENDING
+    assert (world.status.phase, world.status.ready) == (Phase.PENDING, "0/2")
     assert [type(a) for a in decision.actions] == [Plan]
 
 

@@ -101,12 +101,12 @@ class Draft:
         """The decision. A status equal to the stored one is not written."""
         generation = self.job.metadata.generation
         ordered = sorted(self.conditions.values(), key=lambda c: ORDER[c.type])
-        spent = self.status.restarts
+        spent, devices = self.status.restarts, self.spec.devices
         self.update(
             observed_generation=generation,
             conditions=tuple(c.model_copy(update={"observed_generation": generation}) for c in ordered),
             phase=phase(self.conditions),
-            ready=f"{self.status.ready_pods}/{self.status.total_pods}",
+            ready=f"{self.status.ready_pods}/{self.status.total_pods or devices.count // devices.per_pod}",
             restart_budget=f"{spent}/{self.spec.fault.max_restarts}",
         )
         changed = self.before is None or self.status != self.before
