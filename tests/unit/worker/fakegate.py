@@ -171,7 +171,8 @@ class MemorySink(AuditSink):
 class FakeControl(ExecutionControl, StateControl, Fence):
     """Execution and state of one job. A failed rank starts the next attempt while `restarts` lasts."""
 
-    def __init__(self, launch: LaunchSpec, pods: int, restarts: int) -> None:
+    def __init__(self, folder: Path, launch: LaunchSpec, pods: int, restarts: int) -> None:
+        self.folder = folder
         self.launch_spec, self._pods, self._restarts = launch, pods, restarts
         self.current: int | None = 1
         self.joined: dict[int, JoinRequest] = {}
@@ -239,6 +240,7 @@ class FakeControl(ExecutionControl, StateControl, Fence):
             step=manifest.step, attempt=manifest.attempt, path=request.path, digest=manifest.content_hash()
         )
         self.ledger.append(ref)
+        (self.folder / f"committed-{ref.step}").touch()
         self.oplog_heads = dict(request.oplog_heads)
         keep = self.launch_spec.checkpoint_keep
         gone, self.ledger = self.ledger[:-keep], self.ledger[-keep:]
@@ -274,7 +276,7 @@ class Cluster:
         self.folder, self.launch = folder, launch
         self.pods = launch.plan.pods
         self.issuer, self.sink = Issuer(), MemorySink()
-        self.control = FakeControl(launch, self.pods, restarts)
+        self.control = FakeControl(folder, launch, self.pods, restarts)
         self.control.new_attempt = self.write_tokens
         gate = Gate("test", TokenVerifier(KeySet(self.issuer.jwks), ISSUER), self.control, self.sink)
         gate.register(self.control)

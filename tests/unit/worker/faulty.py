@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from kuangchao_worker.tasks.mlp import mlp
 
 
 def faulty(args: dict[str, str]) -> Task:
-    """The mlp task; `rank` does `what` (kill, raise, term) at its `call`-th micro-batch, once per `mark` file."""
-    own = {name: args.pop(name) for name in ("rank", "call", "what", "mark")}
+    """The mlp task; `rank` does `what` (kill, raise, term) at its `call`-th micro-batch, once per `mark` file,
+    as soon as there is a file `after`."""
+    own = {name: args.pop(name) for name in ("rank", "call", "what", "mark", "after")}
     task = mlp(args)
     calls = 0
 
@@ -24,6 +26,8 @@ def faulty(args: dict[str, str]) -> Task:
         calls += 1
         if calls == int(own["call"]) and dist.get_rank() == int(own["rank"]) and not Path(own["mark"]).exists():
             Path(own["mark"]).touch()
+            while not Path(own["after"]).exists():
+                time.sleep(0.01)
             _fail(own["what"])
         return task.loss(module, batch)
 

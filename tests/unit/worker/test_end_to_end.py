@@ -31,7 +31,11 @@ def mlp_launch(task: str = MLP, **args: str) -> Any:
 
 
 def faulty_launch(tmp_path: Path, what: str, *, rank: int = 1, step: int) -> Any:
-    return mlp_launch(FAULTY, rank=str(rank), call=str(2 * step - 1), what=what, mark=str(tmp_path / "mark"))
+    """The fault happens in a step, once the checkpoint before it is committed."""
+    saved = (step - 1) // 5 * 5
+    after = tmp_path / f"committed-{saved}" if saved else tmp_path
+    where = {"rank": str(rank), "call": str(2 * step - 1), "mark": str(tmp_path / "mark"), "after": str(after)}
+    return mlp_launch(FAULTY, what=what, **where)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,9 @@ async def test_two_pods_train_digits(tmp_path: Path) -> None:
         assert all(rank.exit_code == 0 and rank.step == 150 for beat in last.values() for rank in beat.ranks)
         assert [ref.step for ref in control.ledger] == [120, 150]
         base = tmp_path / "checkpoints" / "job-1"
-        assert {p.name for p in base.glob("step-*")} == {"step-120.att-1", "step-150.att-1"}, "pruned, nothing left over"
+        assert {p.name for p in base.glob("step-*")} == {"step-120.att-1", "step-150.att-1"}, (
+            "pruned, nothing left over"
+        )
         assert set(control.oplog_heads) == {"0", "1"}
         assert int(control.oplog_heads["0"].split(":")[0]) >= 150
         stages = Counter(r.op for r in cluster.sink.records if r.stage == "result" and r.decision == "allow")
@@ -115,8 +121,10 @@ async def test_sigterm_to_one_rank_saves_on_all(tmp_path: Path, reference: dict[
         assert await cluster.finish() == [0], cluster.logs()
         drained = [r for beat in cluster.control.beats for r in beat.ranks if r.exit_code == 143]
         assert {r.step for r in drained} == {7}
-        assert any(json.loads(line)["attempt"] == 2 and json.loads(line)["step"] == 8
-                   for line in (tmp_path / "checkpoints/job-1/metrics.jsonl").read_text().splitlines())
+        assert any(
+            json.loads(line)["attempt"] == 2 and json.loads(line)["step"] == 8
+            for line in (tmp_path / "checkpoints/job-1/metrics.jsonl").read_text().splitlines()
+        )
     assert curve(tmp_path) == reference
 
 
@@ -136,8 +144,9 @@ async def test_user_error_is_named(tmp_path: Path) -> None:
 
 
 async def test_torchrun_script_runs_unmodified(tmp_path: Path) -> None:
-    launch = make_launch(make_plan(2, per_pod=2), None,
-                         command=("-m", "kuangchao_worker.tasks.torchrun_example", "--steps", "7"))
+    launch = make_launch(
+        make_plan(2, per_pod=2), None, command=("-m", "kuangchao_worker.tasks.torchrun_example", "--steps", "7")
+    )
     async with Cluster(tmp_path, launch) as cluster:
         await cluster.start_agents()
         assert await cluster.finish() == [0], cluster.logs()

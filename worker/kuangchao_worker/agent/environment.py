@@ -4,7 +4,7 @@
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,11 +34,14 @@ def places(plan: ParallelPlan, pod_index: int) -> list[Place]:
     return [Place(first + i, i, count, pod_index, plan.pods, plan.world_size) for i in range(count)]
 
 
-def program(launch: LaunchSpec, assignment_file: str) -> list[str]:
-    """The command line of a rank."""
-    if launch.command is None:
-        return [sys.executable, "-m", "kuangchao_worker.rank", assignment_file]
-    return [sys.executable, "-u", *launch.command]
+def cold_rank(assignment: str) -> list[str]:
+    """The command line of a rank of ours that is not forked."""
+    return [sys.executable, "-m", "kuangchao_worker.rank", assignment]
+
+
+def script(command: Sequence[str]) -> list[str]:
+    """The command line of a `command` rank: what follows torchrun."""
+    return [sys.executable, "-u", *command]
 
 
 def torchrun_environment(

@@ -19,10 +19,11 @@ from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, JoinRequest
 from kuangchao_worker.agent import termination
 from kuangchao_worker.agent.client import GateClient
-from kuangchao_worker.agent.session import Exit, Rejoin, Session
+from kuangchao_worker.agent.forge import Forge, ForgedStore
+from kuangchao_worker.agent.session import RANK_DEFAULTS, Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
-from kuangchao_worker.agent.store import AttemptStore, open_store
 from kuangchao_worker.agent.views import DRAINED_EXIT
+from kuangchao_worker.pod.store import AttemptStore, open_store
 from kuangchao_worker.pod.tokens import TokenFile
 
 TOKEN_SECONDS: Final = 300.0
@@ -38,6 +39,7 @@ class Agent:
         self._settings, self._environment = settings, environment
         self._tokens = TokenFile(settings.token_directory)
         self._client = GateClient(settings.gate_url, self._tokens, settings.trust_directory / "ca.crt")
+        self._forge: Forge | None = None
         self._session: Session | None = None
         self._main: asyncio.Task[int] | None = None
 
@@ -51,6 +53,9 @@ class Agent:
                 return await self._main
             except asyncio.CancelledError:
                 return DRAINED_EXIT
+            finally:
+                if self._forge is not None:
+                    self._forge.close()
 
     def _on_sigterm(self) -> None:
         log.info("asked to end")
@@ -74,21 +79,37 @@ class Agent:
 
     async def _attempt(self) -> Rejoin | Exit:
         attempt, identity = self._tokens.read().attempt, self._tokens.identity()
-        store = await asyncio.to_thread(open_store, attempt) if self._settings.pod_index == 0 else None
+        forge = self._living_forge()
+        store = await self._open_store(forge, attempt) if self._settings.pod_index == 0 else None
         try:
             join = self._join_request(attempt, store)
             reply = await self._join(join, identity)
             if not isinstance(reply, JoinReply):
                 return reply
-            return await self._run(join, reply)
+            return await self._run(join, reply, forge)
         finally:
             if store is not None:
                 store.close()
 
-    async def _run(self, join: JoinRequest, reply: JoinReply) -> Rejoin | Exit:
+    def _living_forge(self) -> Forge:
+        """The forge, made anew if it has died."""
+        if self._forge is None or not self._forge.alive:
+            if self._forge is not None:
+                self._forge.close()
+            self._forge = Forge({**RANK_DEFAULTS, **self._environment})
+        return self._forge
+
+    async def _open_store(self, forge: Forge, attempt: int) -> ForgedStore | AttemptStore:
+        try:
+            return await forge.store(attempt, {**RANK_DEFAULTS, **self._environment})
+        except UnavailableError as error:
+            log.warning("the store is served by the agent itself: %s", error)
+            return await asyncio.to_thread(open_store, attempt)
+
+    async def _run(self, join: JoinRequest, reply: JoinReply, forge: Forge) -> Rejoin | Exit:
         if reply.launch is None:
             raise UnavailableError("the gate said ready but sent no launch specification")
-        self._session = Session(self._settings, self._client, join, reply, reply.launch, self._environment)
+        self._session = Session(self._settings, self._client, join, reply, reply.launch, self._environment, forge)
         try:
             end = await self._session.run()
             if isinstance(end, Exit):
@@ -97,7 +118,7 @@ class Agent:
         finally:
             self._session = None
 
-    def _join_request(self, attempt: int, store: AttemptStore | None) -> JoinRequest:
+    def _join_request(self, attempt: int, store: ForgedStore | AttemptStore | None) -> JoinRequest:
         settings = self._settings
         return JoinRequest(
             attempt=attempt,

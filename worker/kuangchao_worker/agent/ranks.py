@@ -22,36 +22,17 @@ log = logging.getLogger("kuangchao.ranks")
 class RankProcess:
     """One rank. `exit_code` is None while it runs, negative when a signal ended it."""
 
-    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.rank = rank
-        self._popen = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._popen.stderr is not None
-        self._stderr: int | None = self._popen.stderr.fileno()
-        os.set_blocking(self._stderr, False)
+    def __init__(self, rank: int, pid: int, stderr: int) -> None:
+        self.rank, self.pid = rank, pid
+        self.exit_code: int | None = None
+        self._stderr: int | None = stderr
         self._tail = bytearray()
-        asyncio.get_running_loop().add_reader(self._stderr, self._relay)
+        os.set_blocking(stderr, False)
+        asyncio.get_running_loop().add_reader(stderr, self._relay)
 
-    @property
-    def pid(self) -> int:
-        """Process id, also the id of the process group."""
-        return self._popen.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """How it ended; known once it is reaped."""
-        return self._popen.returncode
-
-    def reap(self) -> None:
-        """Collect the exit status of an ended rank, and end what it left behind in its group."""
-        # before the status is collected the id cannot belong to anybody else
-        self.signal(signal.SIGKILL)
-        self._popen.wait(timeout=KILL_SECONDS)
+    def ended(self, code: int) -> None:
+        """It has ended, and whoever was its parent has collected the status."""
+        self.exit_code = code
         self._relay()
 
     def signal(self, number: int) -> None:
@@ -63,18 +44,15 @@ class RankProcess:
         """(name of the exception that ended a Python program, last lines of standard error)."""
         lines = self._tail.decode("utf-8", "replace").strip().splitlines()[-12:]
         raised = next((match[1] for line in reversed(lines) if (match := _RAISED.match(line))), None)
-        return (
-            raised.rsplit(".", 1)[-1] if raised and raised.endswith(("Error", "Exception", "Interrupt")) else None,
-            "\n".join(lines)[-800:],
-        )
+        known = raised is not None and raised.endswith(("Error", "Exception", "Interrupt"))
+        return raised.rsplit(".", 1)[-1] if raised and known else None, "\n".join(lines)[-800:]
 
     def close(self) -> None:
         """Stop relaying."""
         if self._stderr is not None:
             asyncio.get_running_loop().remove_reader(self._stderr)
+            os.close(self._stderr)
             self._stderr = None
-            assert self._popen.stderr is not None
-            self._popen.stderr.close()
 
     def _relay(self) -> None:
         """Pass standard error on to the pod's log and remember its end."""
@@ -99,22 +77,45 @@ class Ranks:
         self._running: dict[int, RankProcess] = {}
         self._all: list[RankProcess] = []
 
-    def start(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start one rank."""
-        process = RankProcess(rank, command, environment)
-        self._running[process.pid] = process
+    def start_cold(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a rank as a new program."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            popen = subprocess.Popen(
+                [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stderr=write,
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        # its status is collected by `on_child`, so nobody else may wait for it
+        popen.returncode = 0
+        self.adopt(rank, popen.pid, read)
+
+    def adopt(self, rank: int, pid: int, stderr: int) -> None:
+        """Take charge of a rank that was forked."""
+        process = RankProcess(rank, pid, stderr)
+        self._running[pid] = process
         self._all.append(process)
 
     def on_child(self) -> None:
         """Reap everything that has ended, orphans of the ranks too: this is PID 1. Called on SIGCHLD."""
         while (pid := _ended_child()) is not None:
-            process = self._running.pop(pid, None)
-            if process is None:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-            else:
-                process.reap()
-                self._on_exit(process)
+            if pid in self._running:
+                # what it leaves behind; before the status is collected the id cannot belong to anybody else
+                self._running[pid].signal(signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                _, status = os.waitpid(pid, 0)
+                self.on_end(pid, os.waitstatus_to_exitcode(status))
+
+    def on_end(self, pid: int, code: int) -> None:
+        """A process has ended; those that are no rank of this attempt are of no interest."""
+        process = self._running.pop(pid, None)
+        if process is not None:
+            process.ended(code)
+            self._on_exit(process)
 
     def signal(self, number: int) -> None:
         """Signal every rank that still runs."""

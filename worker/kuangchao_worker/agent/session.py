@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kuangchao_contracts.checkpoint import CheckpointRef
-from kuangchao_contracts.errors import CapabilityError, KuangchaoError, StorageError
+from kuangchao_contracts.errors import CapabilityError, KuangchaoError, StorageError, UnavailableError
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import (
     Directive,
@@ -26,7 +26,8 @@ from kuangchao_contracts.run import (
 from kuangchao_worker.agent import volume
 from kuangchao_worker.agent.checkpoints import CheckpointKeeper
 from kuangchao_worker.agent.client import GateClient
-from kuangchao_worker.agent.environment import Place, places, program, torchrun_environment
+from kuangchao_worker.agent.environment import Place, cold_rank, places, script, torchrun_environment
+from kuangchao_worker.agent.forge import ANSWER_SECONDS, Forge
 from kuangchao_worker.agent.monitor import Monitor
 from kuangchao_worker.agent.ranks import RankProcess, Ranks
 from kuangchao_worker.agent.settings import Settings
@@ -69,6 +70,7 @@ class Session:
         reply: JoinReply,
         launch: LaunchSpec,
         environment: Mapping[str, str],
+        forge: Forge,
     ) -> None:
         self._settings, self._client, self._join, self._reply, self._launch = settings, client, join, reply, launch
         self._environment = environment
@@ -77,6 +79,10 @@ class Session:
         self.views = {place.rank: RankView(place.rank) for place in self._places}
         self._ranks = Ranks(self._on_exit)
         self._wake = asyncio.Event()
+        forge.on_end = self._ranks.on_end
+        self._forge = forge
+        self._spawning: asyncio.Future[None] | None = None
+        self._over_already = False
         self._draining = False
         self._acknowledged = False
         self._keeper: CheckpointKeeper | None = None
@@ -95,10 +101,13 @@ class Session:
         try:
             return await self._report_until_over()
         finally:
+            self._over_already = True
             start.cancel()
-            await self._ranks.end()
             with contextlib.suppress(asyncio.CancelledError):
                 await start
+            if self._spawning is not None:
+                await asyncio.wait([self._spawning], timeout=ANSWER_SECONDS)
+            await self._ranks.end()
             if self._keeper is not None:
                 await self._keeper.close()
             monitor.close()
@@ -132,9 +141,36 @@ class Session:
             return
         if self._draining:
             return
+        # a fork that is asked for happens: it must be known before the ranks are ended, so it is not cancelled
+        self._spawning = asyncio.ensure_future(self._spawn(monitor, restore))
+        await asyncio.shield(self._spawning)
+
+    async def _spawn(self, monitor: Path, restore: CheckpointRef | None) -> None:
         for place in self._places:
-            command, environment = self._prepare_rank(place, monitor, restore)
-            self._ranks.start(place.rank, command, environment)
+            if self._over_already or self._draining:
+                return
+            if self._launch.command is None:
+                await self._start_ours(place, self._assign(place, monitor, restore))
+            else:
+                environment = torchrun_environment(
+                    self._environment, place, self._reply, self._launch, str(monitor), str(self._script_directory())
+                )
+                self._ranks.start_cold(place.rank, script(self._launch.command), environment)
+        if self._draining:
+            self._ranks.signal(signal.SIGTERM)
+
+    async def _start_ours(self, place: Place, assignment: Path) -> None:
+        environment = {**RANK_DEFAULTS, **self._environment}
+        try:
+            pid, output = await self._forge.rank(assignment, place.rank, environment)
+        except UnavailableError as error:
+            log.warning("rank %d is started cold: %s", place.rank, error)
+            self._ranks.start_cold(place.rank, cold_rank(str(assignment)), environment)
+            return
+        self._ranks.adopt(place.rank, pid, output)
+        code = self._forge.ended.get(pid)
+        if code is not None:
+            self._ranks.on_end(pid, code)
 
     async def _prepare(self) -> CheckpointRef | None:
         """What only pod 0 does before its ranks start: see to the checkpoint directory, and choose what to restore."""
@@ -145,14 +181,8 @@ class Session:
             await asyncio.to_thread(volume.claim, self._script_directory(), self._launch.job_uid)
         return None
 
-    def _prepare_rank(
-        self, place: Place, monitor: Path, restore: CheckpointRef | None
-    ) -> tuple[list[str], dict[str, str]]:
-        if self._launch.command is not None:
-            directory = self._script_directory()
-            return program(self._launch, ""), torchrun_environment(
-                self._environment, place, self._reply, self._launch, str(monitor), str(directory)
-            )
+    def _assign(self, place: Place, monitor: Path, restore: CheckpointRef | None) -> Path:
+        """Write down what a rank of ours has to do; the file."""
         settings, reply, launch = self._settings, self._reply, self._launch
         base = settings.checkpoints / launch.checkpoint_path if launch.checkpoint_path is not None else None
         assignment = Assignment.model_validate(
@@ -174,7 +204,7 @@ class Session:
         )
         path = settings.run_directory / f"rank-{place.rank}.json"
         path.write_bytes(assignment.canonical())
-        return program(launch, str(path)), {**RANK_DEFAULTS, **self._environment}
+        return path
 
     def _script_directory(self) -> Path:
         """Where a `command` job may keep checkpoints of its own: the volume if it has one, else scratch space."""

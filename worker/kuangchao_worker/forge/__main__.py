@@ -1,0 +1,126 @@
+"""Entry point: `python -m kuangchao_worker.forge FD`. Forks ranks and stores for the agent at the other end of FD.
+
+Runs no user code and touches no accelerator before a fork, and never forks while it has more than one thread.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any, Final, NoReturn
+
+from kuangchao_worker.forge.title import set_title
+
+PR_SET_PDEATHSIG: Final = 1
+MAX_REQUEST: Final = 1 << 18
+BROKEN_EXIT: Final = 70
+
+
+def warm_up() -> None:
+    """Import what a rank needs, also what torch imports only when it is first used. No backward pass: autograd's
+    threads do not survive a fork."""
+    import torch
+
+    import kuangchao_worker.rank.wiring  # noqa: F401 - for its imports
+
+    torch.set_num_threads(1)
+    module = torch.nn.Linear(1, 1)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    torch.optim.AdamW(module.parameters()).step()
+
+
+class Forge:
+    """Serves one agent until it hangs up."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(writer)
+
+    def serve(self) -> None:
+        """Take requests and tell of every child that has ended."""
+        import select
+
+        self._say({"ready": len(os.listdir("/proc/self/task")) == 1})  # noqa: PTH208 - names only
+        while True:
+            ready, _, _ = select.select([self._connection.fileno(), self._wake], [], [])
+            if self._wake in ready:
+                os.read(self._wake, 4_096)
+                self._reap()
+            if self._connection.fileno() in ready and not self._serve_one():
+                return
+
+    def _serve_one(self) -> bool:
+        raw, descriptors, _, _ = socket.recv_fds(self._connection, MAX_REQUEST, 1)
+        if not raw:
+            return False
+        request = json.loads(raw)
+        pid = os.fork()
+        if pid == 0:
+            _become(request, descriptors[0], self._connection)
+        os.close(descriptors[0])
+        self._say({"pid": pid, "ticket": request["ticket"]})
+        return True
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._connection.send(json.dumps(message).encode())
+
+
+def _become(request: dict[str, Any], output: int, connection: socket.socket) -> NoReturn:
+    """In the child: cut every tie to the forge, then be what was asked for."""
+    code = BROKEN_EXIT
+    try:
+        parent = os.getppid()
+        os.setsid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        connection.close()
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        set_title(request["title"])
+        if os.getppid() == parent:
+            code = _serve_store(request["attempt"], output) if "attempt" in request else _train(request["path"], output)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _train(path: str, output: int) -> int:
+    from kuangchao_worker.rank.__main__ import main
+
+    os.dup2(output, 2)
+    os.close(output)
+    return main(path)
+
+
+def _serve_store(attempt: int, output: int) -> int:
+    from kuangchao_worker.pod.store import open_store
+
+    store = open_store(attempt)
+    os.write(output, json.dumps({"port": store.port, "prefix": store.prefix}).encode())
+    os.close(output)
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    warm_up()
+    Forge(socket.socket(fileno=int(sys.argv[1]))).serve()
+    # what was forked dies with this process
+    os._exit(0)
