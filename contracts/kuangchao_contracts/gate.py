@@ -284,6 +284,8 @@ def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence) -> N
         raise e.PermissionDeniedError(f"operation works on {spec.kind}")
     if spec.kind == "jobs" and segments[2] != claims.job:
         raise e.PermissionDeniedError("resource is another job")
+    if any(grant.op not in OPERATIONS for grant in claims.cap):
+        raise e.UnknownOperationError("token grants an operation that does not exist")
     permits_now(claims.sub, spec.name, claims.polv)
     if not any(grant.op == spec.name and resources.covers(grant.res, resource) for grant in claims.cap):
         raise e.PermissionDeniedError("token does not grant this operation on this resource")

@@ -390,7 +390,10 @@ async def test_keys_are_the_issuers_alone(world: World, issuer_home: Path) -> No
     files = [p for p in (issuer_home / "issuer").rglob("*") if p.is_file()]
     assert {p.suffix for p in files} == {".key", ".json", ".pem"}
     assert {stat.S_IMODE(p.stat().st_mode) for p in files} == {0o600}
-    assert "kuangchao_operator.signing" not in sys.modules
+    modules = ("gate.server", "gate.minting", "gate.tls", "gate.trust", "gate.frontdoor", "audit.sink", "audit.server")
+    imports = ", ".join(f"kuangchao_operator.{name}" for name in modules)
+    check = f"import sys, {imports}; sys.exit('kuangchao_operator.signing' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT, timeout=60).returncode == 0
 
 
 async def test_issuer_refuses_with_the_reason_and_mints_batches(world: World) -> None:

@@ -33,11 +33,12 @@ class ServingCertificate:
     ) -> None:
         self._issuer, self._clock = issuer, clock
         self._dns_names, self._ip_addresses = tuple(dns_names), tuple(ip_addresses)
+        self._wait = 0.0
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
 
-    async def renew(self) -> float:
-        """Put a new certificate in place; seconds until half its life is over. Raises UnavailableError."""
+    async def renew(self) -> None:
+        """Put a new certificate in place. Raises UnavailableError; then the old one stays."""
         key = ec.generate_private_key(ec.SECP256R1())
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         reply = await self._issuer.certificate(
@@ -49,7 +50,7 @@ class ServingCertificate:
         )
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         await asyncio.to_thread(self._load, private + reply.chain_pem.encode())
-        return max((reply.not_after - self._clock()) / 2, RETRY_SECONDS)
+        self._wait = max((reply.not_after - self._clock()) / 2, RETRY_SECONDS)
 
     def _load(self, pem: bytes) -> None:
         # the ssl module reads files only
@@ -60,11 +61,11 @@ class ServingCertificate:
             self.context.load_cert_chain(path)
 
     async def keep(self) -> None:
-        """Renew for ever, starting with a first certificate; a failed renewal is tried again, the old one serves on."""
+        """Renew for ever, each time when half the life of the certificate is over; a failure is soon tried again."""
         while True:
+            await asyncio.sleep(self._wait)
             try:
-                wait = await self.renew()
+                await self.renew()
             except KuangchaoError as error:
                 log.warning("cannot renew the serving certificate: %s", error)
-                wait = RETRY_SECONDS
-            await asyncio.sleep(wait)
+                self._wait = RETRY_SECONDS

@@ -200,6 +200,7 @@ DENIALS: list[tuple[str, dict[str, Any], str, type[e.CapabilityError]]] = [
     ("57 op not granted", {"cap": [{"op": "execution.stop", "res": RESOURCE}]}, RESOURCE, e.PermissionDeniedError),
     ("57 wildcard does not leave the job", {"cap": [{"op": "execution.launch", "res": f"{NS}/jobs/*"}]},
      f"{NS}/jobs/other", e.PermissionDeniedError),
+    ("56 op unknown", {"cap": [{"op": "execution.explode", "res": RESOURCE}]}, RESOURCE, e.UnknownOperationError),
     ("58 other tenant", {}, "team-b/jobs/digits", e.CrossTenantError),
     ("61 governance acts", {"sub": "layer:governance"}, RESOURCE, e.SeparationOfDutyError),
     ("agent launches", {"sub": f"agent:{NS}/digits/w-0", "pod": "w-0", "ranks": "0"}, RESOURCE,
