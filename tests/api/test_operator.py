@@ -63,12 +63,12 @@ def test_a_pool_that_does_not_exist_is_named_and_its_coming_is_noticed(site: Sit
 
 
 def test_a_job_that_can_never_fit_says_so_with_numbers_and_holds_nothing(site: Site) -> None:
-    job = site.job("greedy", count=6)
+    job = site.job("greedy", count=8)
     condition = job.wait_reason("Stalled", "ExceedsMaxQuota")
-    assert "6" in condition["message"]
+    assert "8" in condition["message"]
     assert "4" in condition["message"]
-    site.add_node("c", 2)
-    job.wait_pods(6)
+    site.add_node("c", 4)
+    job.wait_pods(8)
 
 
 def test_a_plan_that_cannot_be_is_refused_with_the_reason(site: Site) -> None:
@@ -111,7 +111,7 @@ def test_a_waiting_job_costs_no_writes(site: Site) -> None:
 
 def test_suspended_from_the_start_means_nothing_is_made_and_resuming_uses_the_present_spec(site: Site) -> None:
     """A31, and A19: after the resume everything says Running."""
-    job = site.job("paused", count=2, suspend=True)
+    job = site.job("paused", count=2, suspend=True, training={"globalBatch": 30})
     job.wait_phase("Suspended")
     assert [job.children(kind) for kind in ("pods", "secrets", "services", "parallelplans")] == [[], [], [], []]
     job.patch({"devices": {"count": 3}})
@@ -171,9 +171,9 @@ def test_a_failing_rank_restarts_the_gang_in_place_with_new_tokens(site: Site) -
         names = {pod["metadata"]["name"] for pod in pods}
         job.wait(lambda: {p["metadata"]["labels"]["kuangchao.io/attempt"] for p in job.pods()} == {"2"}, "pods marked")
         assert {pod["metadata"]["name"] for pod in job.pods()} == names
-        gang.state, gang.exit_code = "Running", None
-        gang.join_all()
-        with running(gang):
+        again = Gang(job, job.pods())
+        again.join_all()
+        with running(again):
             job.wait_phase("Running")
 
 
@@ -191,8 +191,10 @@ def test_a_lost_node_moves_the_gang_and_costs_no_restart(site: Site) -> None:
             kubelets.dead.add(lost)
             site.set_ready(lost.removeprefix(f"{site.pool}-"), ready=False)
             job.wait(lambda: job.status()["incarnation"] == 1, "new incarnation")
-        job.wait(lambda: job.status()["allocation"], "placed again")
-        assert lost not in {share["node"] for share in job.status()["allocation"]}
+        job.wait(
+            lambda: (nodes := {share["node"] for share in job.status()["allocation"]}) and lost not in nodes,
+            "placed on other nodes",
+        )
         pods = job.wait(
             lambda: len(new := [p for p in job.pods() if "-1-" in p["metadata"]["name"][-5:]]) == 4 and new or None,
             "new pods",

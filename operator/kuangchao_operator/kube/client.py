@@ -18,6 +18,7 @@ from kuangchao_contracts.errors import ConflictError, KuangchaoError, Unavailabl
 
 TIMEOUT_SECONDS: Final = 30.0
 PAGE_SIZE: Final = 500
+JSON_PATCH: Final = "application/json-patch+json"
 MERGE: Final = "application/merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 

@@ -9,7 +9,7 @@ from kuangchao_contracts.errors import ConflictError
 from kuangchao_operator.facts.store import JobStore, Mutation
 from kuangchao_operator.kube import paths
 from kuangchao_operator.kube.cache import Cache
-from kuangchao_operator.kube.client import KubeApi, NotFoundError
+from kuangchao_operator.kube.client import JSON_PATCH, KubeApi, NotFoundError
 
 MAX_TRIES: Final = 8
 
@@ -58,16 +58,17 @@ async def put_pool_status(api: KubeApi, pool: ResourcePool, status: ResourcePool
 async def _put_status(
     api: KubeApi, made: TrainingJob | ResourcePool, kind: str, status: dict[str, Any]
 ) -> dict[str, Any]:
+    """Replace the whole status of this very object in this very version.
+
+    A JSON patch, because a PUT that leaves out metadata takes our finalizer away from its field manager, and because
+    a merge patch would keep fields that the new status does not have.
+    """
     metadata = made.metadata
-    identity = {"name": metadata.name, "uid": metadata.uid, "resourceVersion": metadata.resource_version}
-    if metadata.namespace:
-        identity["namespace"] = metadata.namespace
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": kind,
-        "metadata": identity,
-        "spec": made.spec.wire(),
-        "status": status,
-    }
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata.resource_version},
+        {"op": "add", "path": "/status", "value": status},
+    ]
     path = paths.item(kind, metadata.name, metadata.namespace, "status")
-    return await api.request("PUT", path, body, query={"fieldManager": names.FIELD_MANAGER})
+    query = {"fieldManager": names.FIELD_MANAGER}
+    return await api.request("PATCH", path, patch, query=query, content_type=JSON_PATCH)
