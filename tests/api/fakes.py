@@ -63,6 +63,11 @@ class Operator:
         """Process id of the operator."""
         return self._processes["operator"].pid
 
+    @property
+    def running(self) -> bool:
+        """Whether the operator runs."""
+        return "operator" in self._processes
+
     def start(self) -> None:
         """Start what does not run and wait until the operator decides."""
         if "issuer" not in self._processes:
@@ -224,6 +229,10 @@ class Site:
         """Leave nothing behind that another test could see."""
         for body in self.items("trainingjobs"):
             Job(self, body["metadata"]["name"]).delete()
+        for pod in self.items("pods"):
+            with contextlib.suppress(RefusedError):
+                path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+                self.server.request("DELETE", path, {"gracePeriodSeconds": 0})
         with contextlib.suppress(RefusedError):
             self.server.request("DELETE", f"{API}/resourcepools/{self.pool}")
         for path in ("/api/v1/nodes", f"{API}/resourcedescriptors"):
@@ -405,8 +414,8 @@ class Gang(threading.Thread):
                 self.call(pod, "agent/kc:execution", "execution.heartbeat", self._heartbeat(pod))
             except GateRefusedError as error:
                 self.refusals.append((error.status, error.code))
-            except RefusedError:
-                pass  # the Secret is gone: a real agent still has its old file, and is refused a moment later
+            except (OSError, RefusedError):
+                pass  # no operator just now; or the Secret is gone, of which a real agent still has its old file
 
     def call(self, pod: Object, key: str, op: str, request: Object) -> Object:
         """A call to the gate with a token of this pod's bundle."""

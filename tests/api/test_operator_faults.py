@@ -1,0 +1,180 @@
+"""The operator when things go wrong around it: crashes, refusals, strangers, and deletion in any state and order."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kuangchao_contracts import names
+from tests.api.fakes import Gang, Kubelets, Operator, Site, eventually, running
+from tests.api.server import API, ApiServer, RefusedError
+
+
+def test_a_foreign_pod_of_our_name_is_neither_adopted_nor_removed(site: Site) -> None:
+    """A25."""
+    job = site.job("twin", count=2, suspend=True)
+    job.wait_phase("Suspended")
+    uid = (job.object() or {})["metadata"]["uid"]
+    name = names.pod_name("twin", uid, 0, 0)
+    stranger = {
+        "metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "other:1"}]},
+    }  # fmt: skip
+    path = f"/api/v1/namespaces/{site.namespace}/pods"
+    made = site.server.request("POST", path, stranger)
+    job.patch({"suspend": False})
+    job.wait(lambda: name in json.dumps(job.status().get("conditions", [])), "the stranger is named")
+    assert site.server.request("GET", f"{path}/{name}")["metadata"]["uid"] == made["metadata"]["uid"]
+    site.server.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
+    pods = job.wait(lambda: len(found := job.pods()) == 2 and found or None, "both pods are ours", 60)
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods} == {uid}
+
+
+def test_a_refused_pod_is_reported_and_not_retried_hot(site: Site) -> None:
+    """A11: 403 by a namespace quota; the job goes on when there is room."""
+    quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}}
+    path = f"/api/v1/namespaces/{site.namespace}/resourcequotas"
+    site.server.request("POST", path, quota)
+    eventually(lambda: site.server.request("GET", f"{path}/tight").get("status", {}).get("hard"), "quota counted")
+    job = site.job("crowded", count=2)
+    with running(Kubelets(site)):
+        job.wait(lambda: "exceeded quota" in json.dumps(job.status().get("conditions", [])), "the quota is named")
+        tries = len([e for e in site.items("events") if "exceeded quota" in e.get("message", "")])
+        assert tries <= 3
+        site.server.request("DELETE", f"{path}/tight")
+        job.wait(lambda: len(job.pods()) == 2, "both pods", 60)
+
+
+def test_an_invalid_pod_is_final_and_names_the_field(site: Site) -> None:
+    """A18: 422 cannot pass by itself."""
+    job = site.job("invalid", count=2, template={"volumes": [{"name": "Not A Name", "emptyDir": {}}]})
+    job.wait(lambda: "Not A Name" in json.dumps(job.status().get("conditions", [])), "the field is named")
+    job.delete()
+    job.wait_gone()
+
+
+def test_a_job_deleted_while_it_starts_leaves_nothing(site: Site) -> None:
+    kubelets = Kubelets(site, starting=False)
+    with running(kubelets):
+        job = site.job("hasty", count=4)
+        job.wait(job.pods, "first pod")
+        job.delete()
+        job.wait_gone()
+        eventually(lambda: site.pool_object()["status"]["free"] == 4, "devices are free")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("pool", "plan", "job"))), ids="-".join)
+def test_pool_plan_and_job_may_be_deleted_in_any_order(site: Site, order: tuple[str, ...]) -> None:
+    """A62: what is gone already is success; a pool in use waits for its jobs and says so."""
+    job = site.job("any-order")
+    with running(Kubelets(site)):
+        job.wait_pods(2)
+        eventually(lambda: "finalizers" in site.pool_object()["metadata"], "the pool is held while it is used")
+        for step in order:
+            if step == "pool":
+                site.server.request("DELETE", f"{API}/resourcepools/{site.pool}")
+            elif step == "plan":
+                for plan in job.children("parallelplans"):
+                    _delete_plan(site, plan["metadata"]["name"])
+            else:
+                job.delete()
+        job.wait_gone()
+        eventually(lambda: _gone(site), "the pool is gone")
+
+
+def test_a_pool_in_use_says_whom_its_deletion_waits_for(site: Site) -> None:
+    job = site.job("user")
+    with running(Kubelets(site)):
+        job.wait_pods(2)
+        eventually(lambda: "finalizers" in site.pool_object()["metadata"], "the pool is held")
+        site.server.request("DELETE", f"{API}/resourcepools/{site.pool}")
+        eventually(
+            lambda: "deletion waits" in json.dumps(site.pool_object().get("status", {})), "the pool says it waits"
+        )
+        late = site.job("late")
+        assert "being deleted" in late.wait_reason("Stalled", "PoolNotFound")["message"]
+        assert job.status()["phase"] not in ("Failed", "Stalled"), "a running job keeps its pool"
+        job.delete()
+        eventually(lambda: _gone(site), "the pool is gone")
+
+
+@pytest.fixture
+def lone_operator(control_plane: ApiServer, operator: Operator, tmp_path: Path) -> Iterator[Operator]:
+    """The session's operator, to be killed and started again by the test; it runs afterwards whatever happened."""
+    yield operator
+    if not operator.running:
+        operator.start()
+
+
+def test_killed_in_the_middle_of_a_launch_it_finishes_it_once(site: Site, lone_operator: Operator) -> None:
+    """A01: the decision is in the status, so it stays the same over a restart; devices are counted from the API."""
+    kubelets = Kubelets(site)
+    with running(kubelets):
+        job = site.job("survivor", count=4)
+        job.wait(lambda: job.status().get("allocation"), "reserved")
+        lone_operator.kill()
+        reserved = job.status()["allocation"]
+        other = site.job("other", count=2)
+        lone_operator.start()
+        pods = job.wait_pods(4)
+        assert job.status()["allocation"] == reserved
+        assert job.status()["attempt"] == 1
+        assert len({pod["metadata"]["name"] for pod in pods}) == 4
+        other.wait_phase("Queued")
+        assert other.pods() == []
+
+
+def test_a_restart_disturbs_no_running_job(site: Site, lone_operator: Operator) -> None:
+    with running(Kubelets(site)):
+        job = site.job("steady", count=2, training={"steps": 10})
+        pods = job.wait_pods(2)
+        gang = Gang(job, pods)
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            assert lone_operator.terminate() == 0
+            lone_operator.start()
+            gang.step = 7
+            job.wait(lambda: job.status().get("progressText") == "7/10", "progress is seen again")
+            assert (job.status()["attempt"], job.status()["phase"]) == (1, "Running")
+            uids = {pod["metadata"]["uid"] for pod in pods}
+            assert {pod["metadata"]["uid"] for pod in job.pods()} == uids
+        assert [refusal for refusal in gang.refusals if refusal[0] in (401, 403)] == []
+
+
+def test_a_job_that_ended_as_the_operator_died_is_still_cleaned_up(site: Site, lone_operator: Operator) -> None:
+    with running(Kubelets(site)):
+        job = site.job("orphan", count=2)
+        job.wait_pods(2)
+        lone_operator.kill()
+        job.delete()
+        time.sleep(0.5)
+        assert job.object() is not None, "held back until what it has is freed"
+        lone_operator.start()
+        job.wait_gone()
+
+
+def test_without_the_operator_queued_jobs_can_be_deleted(site: Site, lone_operator: Operator) -> None:
+    """A61: only jobs with children are held back."""
+    job = site.job("queued", count=4, pool="nowhere")
+    job.wait_reason("Stalled", "PoolNotFound")
+    lone_operator.kill()
+    job.delete()
+    assert job.object() is None
+
+
+def _gone(site: Site) -> bool:
+    try:
+        site.pool_object()
+    except RefusedError:
+        return True
+    return False
+
+
+def _delete_plan(site: Site, name: str) -> None:
+    try:
+        site.server.request("DELETE", f"{API}/namespaces/{site.namespace}/parallelplans/{name}")
+    except RefusedError as error:
+        assert "not found" in str(error), error
