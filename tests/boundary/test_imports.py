@@ -30,6 +30,7 @@ VIOLATIONS: dict[str, list[Planted]] = {
         Planted(f"{WORKER}.layers.state.planted", f"import {WORKER}.agent"),
         Planted(f"{WORKER}.stray", "pass"),
     ],
+    "agent-apart": [Planted(f"{WORKER}.agent.planted", f"import {WORKER}.rank")],
     "worker-layers": [Planted(f"{WORKER}.layers.topology.planted", f"import {WORKER}.layers.state")],
     "decisions-pure": [
         Planted(f"{LAYERS}.strategy.planted", "import time"),
