@@ -4,7 +4,6 @@ One incident is one report: when a rank dies, its peers fail too, by lost connec
 do about it is the state layer's decision.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,28 +16,8 @@ from kuangchao_contracts.run import RankReport
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
+from kuangchao_operator.layers.execution.symptoms import classify, peer_loss
 
-PEER_LOSS: Final = re.compile(
-    r"connection (closed|reset|refused)|broken pipe|connectfullmesh|socket (timeout|closed)|remote process exited"
-    r"|timed out (waiting|after)|store.{0,40}timeout|recvvalue|nccl.{0,40}(remote|abort)|by peer",
-    re.IGNORECASE,
-)
-PEER_LOSS_KINDS: Final = frozenset(
-    {
-        "DistBackendError",
-        "DistNetworkError",
-        "DistStoreError",
-        "ConnectionError",
-        "ConnectionResetError",
-        "BrokenPipeError",
-        "PeerLost",
-    }
-)
-OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
-NO_ERROR_KINDS: Final = frozenset({"ExitCode", "Unavailable"})
-"""Kinds that blame no line of code: a bare exit code, and a control plane out of reach."""
-DRAINED_EXIT: Final = 143
-"""A rank that ended early because its pod was told to: whoever did that, it is not the program's fault."""
 IMAGE_REASONS: Final = frozenset(
     {
         "ErrImagePull",
@@ -49,20 +28,6 @@ IMAGE_REASONS: Final = frozenset(
         "RegistryUnavailable",
     }
 )
-NAMED: Final = {
-    r.value: r
-    for r in (
-        Reason.USER_ERROR,
-        Reason.TASK_NOT_FOUND,
-        Reason.CHECKPOINT_CORRUPT,
-        Reason.OUT_OF_MEMORY,
-        Reason.EARLY_EXIT,
-        Reason.RANK_EXITED,
-        Reason.AUDIT_UNAVAILABLE,
-        Reason.INVALID_SPEC,
-    )
-}
-"""Kinds of error that a rank names in our own words."""
 WEIGHT: Final = {
     reason: place
     for place, reason in enumerate(
@@ -286,28 +251,6 @@ class _Finder:
             time=self._now,
         )
         return Fault(failure, reason)
-
-
-def classify(report: RankReport) -> Reason:
-    """What a rank's own words and its exit code say. A peer's death is an exit, not the user's error."""
-    kind = (report.error_kind or "").rsplit(".", 1)[-1]
-    if report.exit_code == DRAINED_EXIT:
-        return Reason.EVICTED
-    if kind in NAMED:
-        return NAMED[kind]
-    if kind in OOM_KINDS:
-        return Reason.OUT_OF_MEMORY
-    if kind in NO_ERROR_KINDS or peer_loss(report) or not report.error:
-        return Reason.RANK_EXITED
-    return Reason.USER_ERROR
-
-
-def peer_loss(report: RankReport) -> bool:
-    """Whether a rank says no more than that another one is gone."""
-    kind = (report.error_kind or "").rsplit(".", 1)[-1]
-    if kind in PEER_LOSS_KINDS:
-        return True
-    return kind in ("", "RuntimeError") and bool(report.error) and PEER_LOSS.search(report.error or "") is not None
 
 
 def hang(snapshot: JobSnapshot, gang: Gang) -> str:
