@@ -37,6 +37,10 @@ class Contract(BaseModel):
         """SHA-256 of `canonical()`, in hex."""
         return hashlib.sha256(self.canonical()).hexdigest()
 
+    def audit_text(self) -> str:
+        """What an audit record says of this request beyond its hash: numbers and digests only, never free text."""
+        return ""
+
     def replace(self, **changes: Any) -> Self:
         """A copy with the named fields changed, validated again (model_copy would not validate)."""
         return type(self).model_validate({**{k: getattr(self, k) for k in type(self).model_fields}, **changes})

@@ -20,6 +20,11 @@ class FaultReport(Contract):
     """Whether every pod of the incarnation still runs, so that its agents can start ranks again."""
     nodes_lost: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
 
+    def audit_text(self) -> str:
+        """What happened, as the decision sees it."""
+        counts = f"failures {len(self.failures)} lost nodes {len(self.nodes_lost)}"
+        return f"attempt {self.attempt} reason {self.reason} {counts}"
+
 
 class Recovery(StrEnum):
     """What to do about a fault, mildest first."""
@@ -40,3 +45,7 @@ class FaultDecision(Contract):
     message: Annotated[str, Field(max_length=1024)]
     charged: bool
     avoid_nodes: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
+
+    def audit_text(self) -> str:
+        """The verdict."""
+        return f"{self.recovery} reason {self.reason} {'charged' if self.charged else 'not charged'}"

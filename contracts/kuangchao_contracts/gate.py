@@ -133,7 +133,9 @@ class Gate:
                 )
             )
             raise
-        record = self._record(spec, capability, hashlib.sha256(request.canonical()).hexdigest())
+        record = self._record(spec, capability, hashlib.sha256(request.canonical()).hexdigest()).replace(
+            detail=printable(request.audit_text(), 1024)
+        )
         if spec.audit is AuditClass.CONTROL:
             await self._intent(record, capability)
         return await self._run(spec, method, capability, request, record, call.started)
@@ -176,10 +178,11 @@ class Gate:
         record: AuditRecord,
         started: float,
     ) -> Contract:
-        decision, reason, detail = Decision.ERROR, "Interrupted", ""
+        decision, reason, detail = Decision.ERROR, "Interrupted", record.detail
         try:
             answer = cast(Contract, await _maybe(method(capability, request)))
             decision, reason = Decision.ALLOW, ""
+            detail = printable(" -> ".join(filter(None, (record.detail, answer.audit_text()))), 1024)
             return answer
         except e.KuangchaoError as error:
             decision = Decision.DENY if isinstance(error, e.CapabilityError) else Decision.ERROR

@@ -249,3 +249,9 @@ class PlanOutcome(Contract):
 
     plan: ParallelPlan | None = None
     infeasible: Infeasible | None = None
+
+    def audit_text(self) -> str:
+        """The plan's identity, or why there is none."""
+        if self.plan is not None:
+            return f"{self.plan.summary()} plan {self.plan.hash}"
+        return self.infeasible.reason if self.infeasible is not None else ""

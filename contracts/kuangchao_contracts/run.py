@@ -1,5 +1,6 @@
 """What agents and the control plane say to each other while a job runs."""
 
+import hashlib
 from enum import StrEnum
 from typing import Annotated
 
@@ -45,6 +46,10 @@ class JoinRequest(Contract):
     store_prefix: ShortText = ""
     """Random prefix that pod 0 drew for this attempt; "" from the others."""
 
+    def audit_text(self) -> str:
+        """Which pod joined which attempt."""
+        return f"attempt {self.attempt} incarnation {self.incarnation} pod {self.pod_index}"
+
 
 class JoinReply(Contract):
     """`ready` false: the gang is not complete yet, ask again. Otherwise everything needed to start ranks."""
@@ -58,6 +63,12 @@ class JoinReply(Contract):
     store_prefix: ShortText = ""
     """Random for each attempt: keys of an older attempt are never read."""
     restore: CheckpointRef | None = None
+
+    def audit_text(self) -> str:
+        """Whether the gang is complete and where it starts from."""
+        if not self.ready:
+            return "waits"
+        return f"ready, from step {self.restore.step}" if self.restore else "ready, from the beginning"
 
 
 class RankState(StrEnum):
@@ -106,13 +117,32 @@ class HeartbeatReply(Contract):
     directive: Directive
 
 
+RankNumber = Annotated[str, Field(pattern="^[0-9]{1,7}$")]
+OplogHead = Annotated[str, Field(pattern="^[0-9]{1,20}:[0-9a-f]{0,64}$")]
+
+
 class CommitRequest(Contract):
     """Ask that a checkpoint becomes part of the ledger."""
 
     path: ShortText
     manifest: CheckpointManifest
-    oplog_heads: Annotated[dict[str, Annotated[str, Field(max_length=80)]], Field(max_length=16_384)] = {}
+    oplog_heads: Annotated[
+        dict[
+            Annotated[str, Field(pattern="^[0-9]{1,7}$")], Annotated[str, Field(pattern="^[0-9]{1,20}:[0-9a-f]{0,64}$")]
+        ],
+        Field(max_length=16_384),
+    ] = {}
     """Rank -> "<count>:<head>" of its hash-chained operation log at this step."""
+
+    def audit_text(self) -> str:
+        """Step, manifest and the operation logs' heads: so the store holds what each rank had done by then."""
+        heads = self.oplog_heads
+        logs = " ".join(f"rank{rank}={head}" for rank, head in sorted(heads.items()))
+        if len(logs) > 640:
+            logs = f"oplogs of {len(heads)} ranks sha256={hashlib.sha256(logs.encode()).hexdigest()}"
+        return (
+            f"step {self.manifest.step} attempt {self.manifest.attempt} manifest {self.manifest.content_hash()} {logs}"
+        )
 
 
 class CommitReply(Contract):

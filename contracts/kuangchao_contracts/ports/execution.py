@@ -20,6 +20,10 @@ class LaunchRequest(Contract):
     incarnation: Annotated[int, Field(ge=0)]
     plan_hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
+    def audit_text(self) -> str:
+        """Which pods, for which attempt, by which plan."""
+        return f"attempt {self.attempt} incarnation {self.incarnation} plan {self.plan_hash}"
+
 
 class StopRequest(Contract):
     """End the pods of an incarnation. `force` skips the grace period on nodes that are gone."""
@@ -32,6 +36,10 @@ class StopRequest(Contract):
     force_pods: Annotated[tuple[Name, ...], Field(max_length=16_384)] = ()
     overdue_pods: Annotated[tuple[Name, ...], Field(max_length=16_384)] = ()
     """Pods on live nodes that had their time: a grace period of 1 s, so that the kubelet still confirms their end."""
+
+    def audit_text(self) -> str:
+        """Which pods, why, and how many without grace."""
+        return f"incarnation {self.incarnation} reason {self.reason} forced {len(self.force_pods)}"
 
 
 class ContextView(Contract):
