@@ -48,13 +48,22 @@ def test_a_rank_that_ends_fails_the_whole_job(start, script: str, code: int) -> 
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing(start, number: signal.Signals) -> None:
+def test_ctrl_c_saves_and_leaves_nothing(start) -> None:
     run = start(manifest("digits", training={"globalBatch": 64, "steps": 100_000}))
     run.until(lambda: run.steps() >= 5)
-    run.process.send_signal(number)
+    run.process.send_signal(signal.SIGINT)
     assert run.end() == 130, run.err + run.explain()
-    assert run.result()["interrupted"] is True
+    result = run.result()
+    assert (result["interrupted"], result["phase"]) == (True, "Suspended")
+    assert result["checkpoints"], "the ranks save before they end"
+    run.assert_nothing_left()
+
+
+def test_sigterm_leaves_nothing(start) -> None:
+    run = start(manifest("script", task=None, checkpoint=None, command=["script.py"]), files={"script.py": SLEEPING})
+    run.until(lambda: len(run.pids("script.py")) == 2)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 130, run.err + run.explain()
     run.assert_nothing_left()
 
 

@@ -109,9 +109,13 @@ class Cluster:
         return reply
 
     def _list(self, kind: type[CustomObject], namespace: str | None) -> Iterator[Any]:
-        query = {"limit": "500"}
+        return self.items(self._path(kind, namespace))
+
+    def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Any]:
+        """The objects of a collection, page by page."""
+        query = {"limit": "500", **(query or {})}
         while True:
-            page = self.request("GET", self._path(kind, namespace), query=query)
+            page = self.request("GET", path, query=query)
             yield from page["items"]
             if not page["metadata"].get("continue"):
                 return

@@ -68,7 +68,7 @@ def _deployment(cluster: Cluster, release: str, name: str) -> Check:
 
 def descriptors(cluster: Cluster, release: str) -> Check:
     """Every node has published what it has."""
-    nodes = {item["metadata"]["name"] for item in cluster.request("GET", "/api/v1/nodes")["items"]}
+    nodes = {item["metadata"]["name"] for item in cluster.items("/api/v1/nodes")}
     without = sorted(nodes - {item.spec.node for item in cluster.descriptors()})
     if not without:
         return Check(name="node descriptors", verdict=Verdict.OK, found=f"{len(nodes)} nodes described")
@@ -102,7 +102,7 @@ def pools(cluster: Cluster, _release: str) -> Check:
 def storage(cluster: Cluster, _release: str) -> Check:
     """Claims that jobs of this namespace name for checkpoints exist; otherwise a class to make one with."""
     claims = f"/api/v1/namespaces/{cluster.namespace}/persistentvolumeclaims"
-    bound = {item["metadata"]["name"] for item in cluster.request("GET", claims)["items"]}
+    bound = {item["metadata"]["name"] for item in cluster.items(claims)}
     wanted = {
         job.spec.checkpoint.storage.claim_name for job in cluster.jobs(cluster.namespace) if job.spec.checkpoint.storage
     }
@@ -117,7 +117,7 @@ def storage(cluster: Cluster, _release: str) -> Check:
         return Check(
             name="storage", verdict=Verdict.OK, found=f"claims in {cluster.namespace}: {', '.join(sorted(bound))}"
         )
-    classes = cluster.request("GET", "/apis/storage.k8s.io/v1/storageclasses")["items"]
+    classes = cluster.items("/apis/storage.k8s.io/v1/storageclasses")
     names = ", ".join(sorted(item["metadata"]["name"] for item in classes))
     return Check(
         name="storage",

@@ -145,17 +145,22 @@ def describe(job: Job, namespace: Namespace = None, context: Context = None, out
 def why(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
     """Why a job waits or has stopped: what it needs, what is free, who holds the rest, and what to do.
 
-    JSON: {"job", "phase", "reason", "message", "lines": [...]}
+    JSON: {"job", "phase", "reason", "message", "pool", "need", "free", "total", "reserved", "quota", "position",
+    "ahead": [], "holders": [{job, devices}], "unhealthy": [], "advice", "lines": [...]}
     """
     from kuangchao_operator.cli.cluster import Cluster
-    from kuangchao_operator.cli.why import explain_job
+    from kuangchao_operator.cli.why import explain_job, lines
 
     cluster = Cluster(context, namespace)
-    answer = explain_job(cluster, cluster.job(job))
+    found = cluster.job(job)
+    answer, lacking = explain_job(cluster, found)
+    text = list(lines(found, answer))
     if output is Format.JSON:
-        emit_json(answer.wire())
+        emit_json({"job": job, **answer.model_dump(mode="json", by_alias=True), "lines": text})
     else:
-        print("\n".join(answer.lines))
+        print("\n".join(text))
+    if lacking:
+        typer.echo(lacking, err=True)
 
 
 def suspend(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kuangchao_contracts.api.trainingjob import TrainingJobStatus
     from kuangchao_operator.cli.cluster import Cluster
 
-CONTAINER = "training"
+CONTAINER = "train"
 ENDED = (Phase.COMPLETE, Phase.FAILED)
 POLL_SECONDS = 1.0
 
