@@ -285,7 +285,7 @@ class Cluster:
         self.agents: list[asyncio.subprocess.Process] = []
         self.issuer.write_trust(folder / "trust")
         self.write_tokens(1)
-        self.unreachable = False
+        self._refusals, self._reachable = 0, asyncio.Event()
 
     def write_tokens(self, attempt: int) -> None:
         """Mount new tokens, atomically as the kubelet does."""
@@ -314,7 +314,10 @@ class Cluster:
         await self._runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.Response:
-        if self.unreachable:
+        if self._refusals:
+            self._refusals -= 1
+            if not self._refusals:
+                self._reachable.set()
             return web.Response(status=502)
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         envelope = CallEnvelope.model_validate_json(await request.read())
@@ -377,6 +380,12 @@ class Cluster:
                 seen = len(self.control.beats)
                 async with self.control.beat_seen:
                     await self.control.beat_seen.wait()
+
+    async def be_unreachable(self, refusals: int, seconds: float = 60) -> None:
+        """Answer nothing until so many calls have failed."""
+        self._refusals = refusals
+        async with asyncio.timeout(seconds):
+            await self._reachable.wait()
 
     def logs(self) -> str:
         """What the agents and ranks wrote, for messages."""

@@ -21,7 +21,7 @@ from kuangchao_contracts.errors import UnavailableError
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 READY_SECONDS: Final = 300.0
-ANSWER_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 120.0
 MAX_MESSAGE: Final = 4_096
 PADDING: Final = "." * 64
 """Room in the command line for the titles of forked ranks."""

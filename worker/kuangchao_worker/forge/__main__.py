@@ -19,13 +19,14 @@ BROKEN_EXIT: Final = 70
 
 
 def warm_up() -> None:
-    """Import what a rank needs, also what torch imports only when it is first used. No backward pass: autograd's
-    threads do not survive a fork."""
+    """Import what a rank needs beyond torch, also what torch imports when it is first used (torch._dynamo: seconds).
+
+    No backward pass: autograd's threads do not survive a fork.
+    """
     import torch
 
     import kuangchao_worker.rank.wiring  # noqa: F401 - for its imports
 
-    torch.set_num_threads(1)
     module = torch.nn.Linear(1, 1)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -37,6 +38,7 @@ class Forge:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._warm = False
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer)
@@ -59,6 +61,10 @@ class Forge:
         if not raw:
             return False
         request = json.loads(raw)
+        if "path" in request and not self._warm:
+            # not before the first rank: a store needs torch only, and `command` jobs fork no rank
+            warm_up()
+            self._warm = True
         pid = os.fork()
         if pid == 0:
             _become(request, descriptors[0], self._connection)
@@ -120,7 +126,9 @@ def _serve_store(attempt: int, output: int) -> int:
 
 
 if __name__ == "__main__":
-    warm_up()
+    import torch
+
+    torch.set_num_threads(1)
     Forge(socket.socket(fileno=int(sys.argv[1]))).serve()
     # what was forked dies with this process
     os._exit(0)
