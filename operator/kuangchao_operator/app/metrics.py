@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from kuangchao_contracts.reasons import ConditionType
 from kuangchao_operator.handlers.watch import WatchClock
@@ -13,6 +13,7 @@ from kuangchao_operator.kube.pools import pool_facts
 from kuangchao_operator.shell.fencing import holds
 
 RESTART_CAUSES: Final = ("user", "infrastructure")
+LAG_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class Metrics:
@@ -36,7 +37,22 @@ class Metrics:
         for kind in KINDS:
             heard.labels(kind).set_function(watches.reader(kind))
         self._devices = Gauge("kuangchao_pool_devices", "Devices of a pool", ["pool", "state"], registry=self._registry)
+        self._lag = Histogram(
+            "kuangchao_event_loop_lag_seconds",
+            "How late the event loop woke a sleeper",
+            buckets=LAG_BUCKETS,
+            registry=self._registry,
+        )
+        self._longest_lag = 0.0
+        Gauge(
+            "kuangchao_event_loop_longest_lag_seconds", "The largest lag since the start", registry=self._registry
+        ).set_function(lambda: self._longest_lag)
         cache.listen(self._changed)
+
+    def lagged(self, seconds: float) -> None:
+        """The event loop woke a sleeper so late."""
+        self._lag.observe(seconds)
+        self._longest_lag = max(self._longest_lag, seconds)
 
     def render(self) -> bytes:
         """The exposition."""

@@ -14,6 +14,7 @@ import kopf
 
 from kuangchao_contracts.errors import UnavailableError
 from kuangchao_operator.app.background import GOVERNANCE_SECONDS, RESYNC_SECONDS, every
+from kuangchao_operator.app.looplag import watch_loop
 from kuangchao_operator.app.settings import Settings, kopf_settings
 from kuangchao_operator.app.wiring import PROCESS, Parts, assemble
 from kuangchao_operator.audit.k8s import KubernetesIntake
@@ -83,6 +84,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         every(GOVERNANCE_SECONDS, "governance token", parts.governance.deliver, rng),
         _resync(parts, rng),
         _decide(parts, watching),
+        watch_loop(parts.metrics.lagged),
     ]
     tasks = [asyncio.create_task(duty) for duty in duties]
     stack.push_async_callback(_end, tasks)

@@ -88,6 +88,7 @@ class Parts:
     pools: PoolKeeper
     governance: GovernanceToken
     health: HealthServer
+    metrics: Metrics
     registry: kopf.OperatorRegistry
     ready: Ready
 
@@ -150,6 +151,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         pools=PoolKeeper(cache, writer, events, utc_now, rng),
         governance=GovernanceToken(writer, tokens, settings.namespace),
         health=HealthServer(metrics, ready),
+        metrics=metrics,
         registry=registry,
         ready=ready,
     )
