@@ -1,15 +1,15 @@
-"""`kuangchao audit`: asks governance through the API server's service proxy. Reads only."""
+"""`kuangchao audit`: asks governance on its pod's loopback port, through the API server's port-forward. Reads only."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
 
 import typer
 
-from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.errors import InvalidInputError, PermissionDeniedError
 from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, ReleaseNamespace, point_in_time
 from kuangchao_operator.cli.output import Format, Output, emit_json, table
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kuangchao_contracts.audit import AuditPage, AuditQuery, StoredRecord
     from kuangchao_operator.cli.cluster import Cluster
+    from kuangchao_operator.cli.portforward import PodPort
 
 
 class Result(StrEnum):
@@ -28,7 +29,10 @@ class Result(StrEnum):
     ERROR = "error"
 
 
-SERVICE = "http:kuangchao-governance:8080"
+PODS = {"app.kubernetes.io/name": "kuangchao", "app.kubernetes.io/component": "governance"}
+PORT = 8080
+PATH = "/v1/audit"
+ROLE = "kuangchao-auditor"
 COLUMNS = ("time", "stage", "subject", "operation", "resource", "attempt", "result", "reason", "count")
 
 
@@ -68,8 +72,9 @@ def query(
     )
     if wanted.since and wanted.until and wanted.since >= wanted.until:
         raise InvalidInputError("--since", since, f"is not before --until {until}")
-    reader = _Reader(Cluster(context), release_namespace, wanted, limit)
-    records = list(reader.records())
+    with governance(Cluster(context), release_namespace) as port:
+        reader = _Reader(port, wanted, limit)
+        records = list(reader.records())
     if output is Format.JSON:
         emit_json(
             {
@@ -109,12 +114,25 @@ def row(item: StoredRecord) -> tuple[str, ...]:
     )
 
 
+@contextmanager
+def governance(cluster: Cluster, namespace: str) -> Iterator[PodPort]:
+    """The port for queries of a release. Raises PermissionDeniedError with the Role that lacks, UnavailableError."""
+    from kuangchao_operator.cli.portforward import pod_port, ready_pod
+
+    with ExitStack() as held:
+        try:
+            pod = ready_pod(cluster, namespace, PODS)
+            port = held.enter_context(pod_port(cluster, namespace, pod, PORT))
+        except PermissionDeniedError as error:
+            raise PermissionDeniedError(f"{error}; bind the Role {ROLE} in namespace {namespace}") from None
+        yield port
+
+
 class _Reader:
     """Follows the pages of an answer up to a limit."""
 
-    def __init__(self, cluster: Cluster, namespace: str, query: AuditQuery, limit: int) -> None:
-        self._cluster, self._query, self._limit = cluster, query, limit
-        self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/services/{SERVICE}/proxy/v1/audit"
+    def __init__(self, port: PodPort, query: AuditQuery, limit: int) -> None:
+        self._port, self._query, self._limit = port, query, limit
         self.dropped, self.truncated = 0, False
 
     def records(self) -> Iterator[StoredRecord]:
@@ -134,4 +152,4 @@ class _Reader:
         from kuangchao_contracts.audit import AuditPage
 
         texts = {name: str(value) for name, value in query.wire().items()}
-        return AuditPage.model_validate(self._cluster.request("GET", self._path, query=texts))
+        return AuditPage.model_validate(self._port.get(PATH, texts))

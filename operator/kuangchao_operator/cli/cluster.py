@@ -33,7 +33,7 @@ class Cluster:
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         try:
-            self._api, own = _connect(context)
+            self.api, own = _connect(context)
         except (config.ConfigException, OSError) as error:
             raise UnavailableError(f"no usable kubeconfig: {error}; set KUBECONFIG or --context") from None
         self.namespace = namespace or own
@@ -94,7 +94,7 @@ class Cluster:
         self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str] | None, timeout: Any
     ) -> Any:
         headers = {"Accept": "application/json, */*"} | ({"Content-Type": MERGE_PATCH} if method == "PATCH" else {})
-        call = self._api.param_serialize(
+        call = self.api.param_serialize(
             method,
             path,
             query_params=list((query or {}).items()),
@@ -102,7 +102,7 @@ class Cluster:
             body=body,
             auth_settings=["BearerToken"],
         )
-        reply = self._api.call_api(*call, _request_timeout=timeout)
+        reply = self.api.call_api(*call, _request_timeout=timeout)
         if not 200 <= reply.status <= 299:
             refusal = reply.read()  # type: ignore[no-untyped-call]  # the package is annotated in part
             raise ApiException(status=reply.status, reason=reply.reason, body=refusal)

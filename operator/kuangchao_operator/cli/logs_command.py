@@ -98,16 +98,24 @@ def pod_index(job: TrainingJob, rank: int | None, pod: int | None) -> int:
 
 
 def _whole(cluster: Cluster, name: str, tail: int | None) -> str:
+    # the API server answers with nothing for a pod that is not bound yet: that must not pass for an empty log
+    if not started(cluster, name):
+        raise UnavailableError(f"no output: pod {name} has not started; `logs -f` waits for it, `why` explains")
+    query = {"container": CONTAINER} | ({"tailLines": str(tail)} if tail is not None else {})
+    with cluster.stream(_path(cluster, name) + "/log", query, 20) as chunks:
+        return b"".join(chunks).decode("utf-8", "replace")
+
+
+def started(cluster: Cluster, name: str) -> bool:
+    """Whether the training container of a pod runs or has run."""
     from kuangchao_operator.cli.cluster import NotFoundError
 
-    query = {"container": CONTAINER} | ({"tailLines": str(tail)} if tail is not None else {})
     try:
-        with cluster.stream(_path(cluster, name) + "/log", query, 20) as chunks:
-            return b"".join(chunks).decode("utf-8", "replace")
-    except NotFoundError as error:
-        raise UnavailableError(f"no output: {error}; `kuangchao logs -f` waits, `kuangchao why` explains") from None
-    except InvalidInputError as error:  # the API server says 400 while the container waits to start
-        raise UnavailableError(f"no output yet: {error.why}; `kuangchao logs -f` waits") from None
+        pod = cluster.request("GET", _path(cluster, name))
+    except NotFoundError:
+        return False
+    states = {c["name"]: c["state"] for c in pod["status"].get("containerStatuses", ())}
+    return any(state in states.get(CONTAINER, {}) for state in ("running", "terminated"))
 
 
 def _path(cluster: Cluster, name: str) -> str:
@@ -133,7 +141,7 @@ class Follower:
         while True:
             job = self.cluster.job(self.job)
             name = pod_name(self.job, job.metadata.uid, job.status.incarnation if job.status else 0, self.index)
-            if name != seen and self._started(name):
+            if name != seen and started(self.cluster, name):
                 if seen is not None:
                     print(f"--- {name}: attempt {status_of(job).attempt} ---", file=sys.stderr)
                 self._stream(name)
@@ -152,16 +160,6 @@ class Follower:
     def _finish(self, job: TrainingJob, seen: str | None) -> None:
         if seen is None:
             raise UnavailableError(f"job {self.job} is {status_of(job).phase} and its pod {self.index} is gone")
-
-    def _started(self, name: str) -> bool:
-        from kuangchao_operator.cli.cluster import NotFoundError
-
-        try:
-            pod = self.cluster.request("GET", _path(self.cluster, name))
-        except NotFoundError:
-            return False
-        states = {c["name"]: c["state"] for c in pod["status"].get("containerStatuses", ())}
-        return any(state in states.get(CONTAINER, {}) for state in ("running", "terminated"))
 
     def _stream(self, name: str) -> None:
         """Copy a log to its end; a broken connection goes on where it stopped, repeating at most one second."""

@@ -17,6 +17,8 @@ R = TypeVar("R")
 
 DONE, FAILED, BAD_INPUT, REFUSED = 0, 1, 2, 3
 INTERRUPTED = 130
+EXTRAS = {"kubernetes": "operator", "structlog": "operator", "torch": "worker"}
+"""Packages that only some commands need, and the extra that brings them."""
 
 
 class Format(StrEnum):
@@ -45,6 +47,12 @@ def reporting(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except e.KuangchaoError as error:
             fail(error, kwargs.get("output") is Format.JSON)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            missing = e.UnavailableError(f"needs {package}: pip install 'kuangchao[{EXTRAS[package]}]'")
+            fail(missing, kwargs.get("output") is Format.JSON)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

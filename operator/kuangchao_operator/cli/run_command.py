@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,8 @@ def run(
     from kuangchao_operator.cli.progress import progress_view
     from kuangchao_operator.local.runner import run_job
 
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(name="torch")
     job = read_job(file)
     if devices is not None:
         job = _with_devices(job, devices)

@@ -240,3 +240,19 @@ def test_doctor_skips_an_absent_cluster(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert checks[-1]["name"] == "cluster"
     assert checks[-1]["verdict"] == "skip"
     assert "KUBECONFIG" in checks[-1]["mend"]
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kuangchao_operator.cli.cluster", raising=False)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    found = call("get")
+    assert found.exit_code == 1
+    assert "pip install 'kuangchao[operator]'" in found.stderr
+
+
+def test_another_number_of_devices_must_fit_the_pods(tmp_path: Path) -> None:
+    job = write(tmp_path / "job.yaml", changed("spec.devices", {"count": 4, "perPod": 2}))
+    found = call("run", str(job), "--devices", "3")
+    assert found.exit_code == 2
+    assert "--devices=3" in found.stderr
+    assert "nearest legal value: 4" in found.stderr
