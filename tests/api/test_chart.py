@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kuangchao_operator.app.settings import Settings
-from kuangchao_operator.layers.governance.process import PORT, GovernanceProcess
+from kuangchao_operator.layers.governance.process import METRICS_PORT, GovernanceProcess
 from kuangchao_operator.layers.resource.agent.__main__ import NODE_VARIABLE
 from tests.api.server import KC, ROOT
 
@@ -207,15 +207,22 @@ def test_every_image_is_pinned_by_default(helm: Path) -> None:
 def test_probes_and_ports_are_what_the_processes_serve(helm: Path) -> None:
     specs = pod_specs(render(helm))
     governance = specs["kuangchao-governance"]["containers"][0]
-    assert governance["ports"] == [{"name": "http", "containerPort": PORT}]
+    assert governance["ports"] == [{"name": "metrics", "containerPort": METRICS_PORT}]
     upstream: Any = None
-    routes = {
-        route.resource.canonical for route in GovernanceProcess(upstream, upstream, upstream).app().router.routes()
-    }
-    assert {governance[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} <= routes
+    routes = {r.resource.canonical for r in GovernanceProcess(upstream, upstream, upstream).open_app().router.routes()}
+    probes = [governance[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
+    assert {probe["path"] for probe in probes} <= routes
+    assert {probe["port"] for probe in probes} == {"metrics"}
     ports = {port["name"]: port["containerPort"] for port in specs["kuangchao-operator"]["containers"][0]["ports"]}
     defaults = Settings.model_fields
     assert ports == {"gate": defaults["gate_port"].default, "metrics": defaults["metrics_port"].default}
+
+
+def test_no_service_or_rule_leads_to_audit_queries(helm: Path) -> None:
+    objects = render(helm, "networkPolicy.enabled=true")
+    assert [p["port"] for p in one(objects, "Service", "kuangchao-governance")["spec"]["ports"]] == [METRICS_PORT]
+    allowed = one(objects, "NetworkPolicy", "kuangchao-governance")["spec"]["ingress"]
+    assert allowed == [{"ports": [{"port": "metrics"}]}]
 
 
 def test_settings_take_what_the_chart_sets(helm: Path) -> None:

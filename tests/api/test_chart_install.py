@@ -11,6 +11,7 @@ from tests.api.server import API, ROOT, ApiServer, RefusedError
 CHART = ROOT / "charts" / "kuangchao"
 NAMESPACE = "kuangchao-system"
 JOBS = "team-a"
+AUDITOR = "mei"
 
 READ = {"get", "list", "watch"}
 # What anybody who is logged in may ask: who am I, what may I do.
@@ -77,14 +78,19 @@ def _upgrade(server: ApiServer, *values: str) -> None:
 
 
 def _may(server: ApiServer, account: str, namespace: str) -> dict[str, set[str]]:
-    """What an account may do in a namespace, as the API server itself sees it: resource[:name] -> verbs."""
+    """What an account of the release may do in a namespace."""
+    return _review(server, f"system:serviceaccount:{NAMESPACE}:{account}", namespace)
+
+
+def _review(server: ApiServer, user: str, namespace: str) -> dict[str, set[str]]:
+    """What a user may do in a namespace, as the API server itself sees it: resource[:name] -> verbs."""
     path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
         "spec": {"namespace": namespace},
     }
-    answer = server.request("POST", path, review, user=f"system:serviceaccount:{NAMESPACE}:{account}")
+    answer = server.request("POST", path, review, user=user)
     found: dict[str, set[str]] = {}
     for rule in answer["status"]["resourceRules"]:
         names = rule.get("resourceNames") or [""]
@@ -119,6 +125,13 @@ def test_operator_holds_secrets_only_where_jobs_are(installed: ApiServer) -> Non
 def test_governance_has_no_writing_verb_anywhere(installed: ApiServer, namespace: str) -> None:
     verbs = set().union(*_may(installed, "kuangchao-governance", namespace).values())
     assert verbs == READ
+
+
+def test_auditors_may_forward_to_governance_and_nothing_else(installed: ApiServer) -> None:
+    role = f"--role=kuangchao-auditor --user={AUDITOR} -n {NAMESPACE}".split()
+    installed.kubectl("create", "rolebinding", "auditors", *role)
+    assert _review(installed, AUDITOR, NAMESPACE) == {"/pods": {"get", "list"}, "/pods/portforward": {"get", "create"}}
+    assert _review(installed, AUDITOR, JOBS) == {}
 
 
 @pytest.mark.parametrize("values", ["", "auditWebhook.enabled=true", "networkPolicy.enabled=true"])

@@ -59,6 +59,7 @@ from kuangchao_operator.layers.governance.service import GovernanceService
 ISSUER = "kuangchao/boundary"
 JOB, POD = JobRef("team-a", "digits", "uid-1"), PodRef("digits-1-0-0", (0, 1))
 JOIN = JoinRequest(attempt=1, incarnation=0, pod_index=0, pod=POD.name, host="127.0.0.1")
+ELSEWHERE = "127.0.0.2"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
@@ -432,14 +433,16 @@ async def test_governance_process_answers_queries_and_only_reads(world: World, t
     await world.call("execution.join", agent.token("agent", "kc:execution"), JOIN.wire())
     bundle = await world.tokens.audit_bundle()
     (tmp_path / "bundle.json").write_text(json.dumps(bundle.wire()))
-    port = free_port()
+    port, audit_port = free_port(), free_port()
     arguments = ("--gate", world.url, "--bundle", str(tmp_path / "bundle.json"), "--ca", str(tmp_path / "ca.crt"),
-                 "--host", "127.0.0.1", "--port", str(port))  # fmt: skip
+                 "--port", str(port), "--audit-port", str(audit_port))  # fmt: skip
     async with (
         process("kuangchao_operator.layers.governance", *arguments, log=tmp_path / "governance.log"),
-        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+        aiohttp.ClientSession(f"http://{ELSEWHERE}:{port}") as anywhere,
+        aiohttp.ClientSession(f"http://127.0.0.1:{audit_port}") as session,
     ):
-        await answers(session)
+        await answers(anywhere)
+        await only_on_loopback(anywhere, audit_port)
         async with session.get("/v1/audit", params={"operation": "execution.join", "limit": "1"}) as response:
             page = AuditPage.model_validate(await response.json())
         assert [item.record.op for item in page.records] == ["execution.join"]
@@ -449,10 +452,18 @@ async def test_governance_process_answers_queries_and_only_reads(world: World, t
                 assert response.status == 400
         async with session.post("/v1/audit") as response:
             assert response.status == 405
-        await wait_for_metric(session, 'kuangchao_audit_records_total{decision="allow",layer="execution"')
+        await wait_for_metric(anywhere, 'kuangchao_audit_records_total{decision="allow",layer="execution"')
         token = bundle.token("governance", "kc:governance")
         assert (await world.call("execution.join", token, JOIN.wire()))[0] == 401
     assert "eyJ" not in (tmp_path / "governance.log").read_text()
+
+
+async def only_on_loopback(anywhere: aiohttp.ClientSession, audit_port: int) -> None:
+    """An address that is this machine's as well, but not the one that audit queries are bound to."""
+    async with anywhere.get("/v1/audit") as response:
+        assert response.status == 404
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await anywhere.get(f"http://{ELSEWHERE}:{audit_port}/v1/audit")
 
 
 async def wait_for_metric(session: aiohttp.ClientSession, wanted: str) -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from kuangchao_operator.layers.governance.process import PORT, GovernanceProcess
+from kuangchao_operator.layers.governance.process import AUDIT_PORT, METRICS_PORT, GovernanceProcess
 from kuangchao_operator.layers.governance.upstream import Upstream
 from kuangchao_operator.layers.governance.watcher import Watcher
-
-log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -23,8 +21,9 @@ def main() -> None:
     parser.add_argument("--gate", default=os.environ.get("KUANGCHAO_GATE_URL"), help="URL of the operator's gate")
     parser.add_argument("--bundle", type=Path, default=Path("/var/run/kuangchao/token/bundle.json"))
     parser.add_argument("--ca", type=Path, default=Path("/var/run/kuangchao/trust/ca.crt"))
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")  # noqa: S104  # a pod's own network
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--host", default="0.0.0.0", help="address for health and metrics")  # noqa: S104  # pod network
+    parser.add_argument("--port", type=int, default=METRICS_PORT, help="port for health and metrics")
+    parser.add_argument("--audit-port", type=int, default=AUDIT_PORT, help="port for queries, on loopback only")
     arguments = parser.parse_args()
     if not arguments.gate:
         parser.error("--gate or KUANGCHAO_GATE_URL is required")
@@ -41,7 +40,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     registry = CollectorRegistry()
     watcher = Watcher(upstream.query, registry, lambda: datetime.now(UTC))
     process = GovernanceProcess(upstream, watcher, registry)
-    await process.serve(arguments.host, arguments.port, stop, lambda port: log.info("listening on port %d", port))
+    await process.serve(arguments.host, arguments.port, arguments.audit_port, stop)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""The governance process: audit queries over HTTP, for the CLI through the API server's service proxy, and metrics.
+"""The governance process: audit queries on its pod's loopback address, health and metrics on all addresses.
 
 Its account may only read. It forwards to the operator's gate under its own lease, so every query is itself recorded.
+The audit port knows no callers, so it must never listen where another pod can dial it: whoever asks comes by the API
+server's port-forward, whose permission is then the permission to read the trail.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
@@ -19,7 +22,9 @@ from kuangchao_operator.layers.governance.upstream import Upstream
 from kuangchao_operator.layers.governance.watcher import Watcher
 
 log = logging.getLogger(__name__)
-PORT: Final = 8080
+LOOPBACK: Final = "127.0.0.1"
+AUDIT_PORT: Final = 8080
+METRICS_PORT: Final = 9090
 AUDIT_PATH: Final = "/v1/audit"
 
 
@@ -29,26 +34,27 @@ class GovernanceProcess:
     def __init__(self, upstream: Upstream, watcher: Watcher, registry: CollectorRegistry) -> None:
         self._upstream, self._watcher, self._registry = upstream, watcher, registry
 
-    def app(self) -> web.Application:
-        """The application, without a socket: GET only."""
+    def audit_app(self) -> web.Application:
+        """What is served on the loopback address only: GET of audit records."""
         app = web.Application(client_max_size=1024)
         app.router.add_get(AUDIT_PATH, self._audit)
+        return app
+
+    def open_app(self) -> web.Application:
+        """What anybody in the cluster may read: GET of health and metrics."""
+        app = web.Application(client_max_size=1024)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/metrics", self._metrics)
         return app
 
-    async def serve(self, host: str, port: int, stop: asyncio.Event, listening: Callable[[int], None]) -> None:
-        """Serve until `stop`; `listening` is told the port."""
-        runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=5.0)
-        await runner.setup()
+    async def serve(self, host: str, port: int, audit_port: int, stop: asyncio.Event) -> None:
+        """Serve until `stop`. `host` is for health and metrics; the audit port has no choice of address."""
         watching = asyncio.create_task(self._watcher.keep(), name="audit-watcher")
         try:
-            await web.TCPSite(runner, host, port).start()
-            listening(int(runner.addresses[0][1]))
-            await stop.wait()
+            async with _serving(self.audit_app(), LOOPBACK, audit_port), _serving(self.open_app(), host, port):
+                await stop.wait()
         finally:
             watching.cancel()
-            await runner.cleanup()
 
     async def _audit(self, request: web.Request) -> web.Response:
         try:
@@ -63,6 +69,18 @@ class GovernanceProcess:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+@asynccontextmanager
+async def _serving(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        log.info("listening on %s port %d", host, port)
+        yield
+    finally:
+        await runner.cleanup()
 
 
 def parse_query(request: web.Request) -> AuditQuery:
