@@ -123,4 +123,6 @@ class Job:
         kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=false")
         eventually(lambda: get("trainingjob", self.name, self.namespace) is None, f"{self.name} deleted", 120)
         for kind in ("pods", "secrets", "services", "parallelplans"):
-            eventually(lambda k=kind: not items(k, self.namespace, f"kuangchao.io/job={self.name}"), f"{kind} gone", 120)
+            eventually(
+                lambda k=kind: not items(k, self.namespace, f"kuangchao.io/job={self.name}"), f"{kind} gone", 120
+            )

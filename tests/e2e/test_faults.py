@@ -18,7 +18,7 @@ for path in glob.glob('/proc/[0-9]*/cmdline'):
 
 
 @pytest.fixture(scope="module")
-def reference(cluster) -> dict[int, str]:  # noqa: ANN001 - fixture of the session
+def reference(cluster) -> dict[int, str]:
     """Loss curve of a run that nothing disturbs."""
     import copy
 
@@ -54,7 +54,11 @@ def test_killed_rank(apply, manifest, reference) -> None:
     assert "killed" in kubectl("exec", "-n", NAMESPACE, pod, "--", "python", "-c", KILL_RANK)
     status = finish(job, reference)
     assert status["restarts"] == 1 and status["attempt"] == 2 and status["incarnation"] == 0
-    assert status["firstFailure"]["pod"] == pod and status["firstFailure"]["exitCode"] == -9 or status["firstFailure"]["exitCode"] == 137
+    assert (
+        (status["firstFailure"]["pod"] == pod
+        and status["firstFailure"]["exitCode"] == -9)
+        or status["firstFailure"]["exitCode"] == 137
+    )
 
 
 def test_deleted_pod_is_not_charged(apply, manifest, reference) -> None:
@@ -84,7 +88,16 @@ def test_crashed_node(apply, manifest, reference) -> None:
 def test_killed_operator_in_mid_launch(apply, manifest, reference) -> None:
     job = apply(manifest("orphan", **LONG))
     eventually(lambda: job.status().get("attempt") == 1, "admitted", 60, 0.05)
-    kubectl("delete", "pod", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
+    kubectl(
+        "delete",
+        "pod",
+        "-n",
+        RELEASE_NAMESPACE,
+        "-l",
+        "app.kubernetes.io/component=operator",
+        "--grace-period=0",
+        "--force",
+    )
     status = finish(job, reference)
     assert status["attempt"] == 1 and status["restarts"] == 0
 
@@ -92,7 +105,16 @@ def test_killed_operator_in_mid_launch(apply, manifest, reference) -> None:
 def test_killed_operator_while_training(apply, manifest, reference) -> None:
     job = apply(manifest("unwatched", **LONG))
     job.wait_step(250)
-    kubectl("delete", "pod", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=operator", "--grace-period=0", "--force")
+    kubectl(
+        "delete",
+        "pod",
+        "-n",
+        RELEASE_NAMESPACE,
+        "-l",
+        "app.kubernetes.io/component=operator",
+        "--grace-period=0",
+        "--force",
+    )
     status = finish(job, reference)
     assert status["attempt"] == 1, "training must not need the operator"
 
@@ -127,7 +149,9 @@ def test_bad_checkpoint_is_passed_over(apply, manifest, reference) -> None:
     directory = job.checkpoint_directory()
     assert directory is not None
     newest = eventually(lambda: sorted(job.status()["checkpoints"], key=lambda c: c["step"])[-1], "commit")
-    shard = next(p for p in sorted((directory / newest["path"]).rglob("*")) if p.is_file() and p.name != "manifest.json")
+    shard = next(
+        p for p in sorted((directory / newest["path"]).rglob("*")) if p.is_file() and p.name != "manifest.json"
+    )
     raw = bytearray(shard.read_bytes())
     raw[len(raw) // 2] ^= 1
     subprocess.run(["cp", "/dev/stdin", str(shard)], input=bytes(raw), check=True)

@@ -7,14 +7,15 @@ import pytest
 from tests.e2e.cluster import ROOT, eventually, get, items, kubectl
 from tests.e2e.conftest import NAMESPACE
 
-
 CODE = ROOT / "tests" / "e2e" / "user_code"
 
 
 @pytest.fixture
-def user_code(cluster) -> dict:  # noqa: ANN001
+def user_code(cluster) -> dict:
     """spec.template that mounts user code from a ConfigMap, the usual way without an image of one's own."""
-    made = kubectl("create", "configmap", "user-code", "-n", NAMESPACE, f"--from-file={CODE}", "--dry-run=client", "-o", "yaml")
+    made = kubectl(
+        "create", "configmap", "user-code", "-n", NAMESPACE, f"--from-file={CODE}", "--dry-run=client", "-o", "yaml"
+    )
     kubectl("apply", "-f", "-", stdin=made)
     return {
         "volumes": [{"name": "code", "configMap": {"name": "user-code"}}],
@@ -23,13 +24,21 @@ def user_code(cluster) -> dict:  # noqa: ANN001
     }
 
 
-def holds_nothing(job) -> bool:  # noqa: ANN001
-    return not job.pods() and not items("secrets", NAMESPACE, f"kuangchao.io/job={job.name}") and not job.status().get("allocation")
+def holds_nothing(job) -> bool:
+    return (
+        not job.pods()
+        and not items("secrets", NAMESPACE, f"kuangchao.io/job={job.name}")
+        and not job.status().get("allocation")
+    )
 
 
 def test_image_that_cannot_be_pulled(apply, manifest) -> None:
     job = apply(manifest("no-image", template={"image": "127.0.0.1:5000/no-such-image:1"}, startDeadlineSeconds=25))
-    eventually(lambda: "ImagePull" in json.dumps(job.condition("PodsReady")) or job.status()["phase"] == "Failed", "reason shown", 60)
+    eventually(
+        lambda: "ImagePull" in json.dumps(job.condition("PodsReady")) or job.status()["phase"] == "Failed",
+        "reason shown",
+        60,
+    )
     job.wait_phase("Failed")
     assert job.condition("Failed")["reason"] in ("ImagePull", "StartDeadlineExceeded")
     eventually(lambda: holds_nothing(job), "freed")
@@ -50,7 +59,9 @@ def test_task_that_does_not_exist(apply, manifest) -> None:
 
 
 def test_one_rank_leaves_early_with_zero(apply, manifest, user_code) -> None:
-    job = apply(manifest("early", task="faulty:leaves", taskArgs={"step": "3"}, template=user_code, fault={"maxRestarts": 1}))
+    job = apply(
+        manifest("early", task="faulty:leaves", taskArgs={"step": "3"}, template=user_code, fault={"maxRestarts": 1})
+    )
     job.wait_phase("Failed", "Suspended")
     assert job.status()["firstFailure"]["reason"] == "EarlyExit"
     eventually(lambda: holds_nothing(job), "freed")
@@ -71,9 +82,11 @@ def test_delete_in_any_state(apply, manifest, moment: str) -> None:
     assert get("trainingjob", job.name, NAMESPACE) is None
 
 
-def test_helm_test_passes(cluster) -> None:  # noqa: ANN001
+def test_helm_test_passes(cluster) -> None:
     from tests.e2e.cluster import RELEASE_NAMESPACE, kc
 
     out = kc("helm", "test", "kuangchao", "-n", RELEASE_NAMESPACE)
     assert "Succeeded" in out
-    assert "False" not in kubectl("get", "rpool", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}")
+    assert "False" not in kubectl(
+        "get", "rpool", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
+    )

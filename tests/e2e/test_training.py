@@ -12,8 +12,19 @@ from tests.e2e.conftest import NAMESPACE
 def audit(*filters: str) -> list[dict[str, Any]]:
     """Audit records as the CLI gives them."""
     done = subprocess.run(
-        [str(ROOT / ".venv/bin/kuangchao"), "audit", "query", "-o", "json", "--release-namespace", RELEASE_NAMESPACE, *filters],
-        capture_output=True, text=True, timeout=60,
+        [
+            str(ROOT / ".venv/bin/kuangchao"),
+            "audit",
+            "query",
+            "-o",
+            "json",
+            "--release-namespace",
+            RELEASE_NAMESPACE,
+            *filters,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout)["records"])
@@ -67,11 +78,21 @@ def test_no_token_in_environment_arguments_or_object(apply, manifest) -> None:
     pod = job.pods()[0]
     assert "eyJ" not in json.dumps(pod)
     name = pod["metadata"]["name"]
-    inside = kubectl("exec", "-n", NAMESPACE, name, "--", "python", "-c",
-                     "import glob;print([open(p,'rb').read() for f in ('environ','cmdline') for p in glob.glob(f'/proc/[0-9]*/{f}')])")
+    inside = kubectl(
+        "exec",
+        "-n",
+        NAMESPACE,
+        name,
+        "--",
+        "python",
+        "-c",
+        "import glob;print([open(p,'rb').read() for f in ('environ','cmdline') for p in glob.glob(f'/proc/[0-9]*/{f}')])",
+    )
     assert "KUANGCHAO_GATE_URL" in inside and "eyJ" not in inside
     for component in ("kuangchao-operator", "kuangchao-governance"):
-        assert "eyJ" not in kubectl("logs", "-n", RELEASE_NAMESPACE, f"deploy/{component}", "--all-containers", "--tail=-1")
+        assert "eyJ" not in kubectl(
+            "logs", "-n", RELEASE_NAMESPACE, f"deploy/{component}", "--all-containers", "--tail=-1"
+        )
     assert "eyJ" not in kubectl("logs", "-n", NAMESPACE, name)
     secret = items("secrets", NAMESPACE, "kuangchao.io/job=secretive")[0]
     assert len(secret["data"]) == 2, "one key per pod"
@@ -88,8 +109,16 @@ def test_tokens_are_renewed_while_the_job_runs(apply, manifest) -> None:
 
 
 def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
-    job = apply(manifest("script", task=None, taskArgs=None, model=None, checkpoint=None,
-                         command=["-m", "kuangchao_worker.tasks.torchrun_example"]))
+    job = apply(
+        manifest(
+            "script",
+            task=None,
+            taskArgs=None,
+            model=None,
+            checkpoint=None,
+            command=["-m", "kuangchao_worker.tasks.torchrun_example"],
+        )
+    )
     job.wait_phase("Complete")
     assert job.condition("Unmanaged")["status"] == "True"
     assert get("trainingjob", "script", NAMESPACE) is not None

@@ -11,8 +11,15 @@ DATA = Path(__file__).parents[2] / "data" / "nvml"
 class NVMLError(Exception):
     """As in nvidia-ml-py: `value` is the error number."""
 
-    TEXTS = {3: "Not Supported", 2: "Invalid Argument", 9: "Driver Not Loaded", 12: "NVML Shared Library Not Found",
-             15: "GPU is lost", 16: "GPU requires restart", 999: "Unknown Error"}
+    TEXTS = {
+        3: "Not Supported",
+        2: "Invalid Argument",
+        9: "Driver Not Loaded",
+        12: "NVML Shared Library Not Found",
+        15: "GPU is lost",
+        16: "GPU requires restart",
+        999: "Unknown Error",
+    }
 
     def __init__(self, value: int) -> None:
         super().__init__(value)

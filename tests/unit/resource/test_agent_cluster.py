@@ -49,16 +49,31 @@ async def server() -> AsyncIterator[tuple[Server, KubernetesCluster]]:
 
 async def test_host_reads_the_node_and_only_its_own_pods(server: tuple[Server, KubernetesCluster]) -> None:
     told, cluster = server
-    told.on("GET", "/api/v1/nodes/n1", body={
-        "metadata": {"labels": {"zone": "a"}}, "status": {"allocatable": {"cpu": "3920m", "memory": "1Gi"}}})
-    told.on("GET", "/api/v1/pods", body={"items": [
-        {"metadata": {}, "spec": {"containers": [{"resources": {"requests": {"cpu": "100m", "memory": "70Mi"}}}]}},
-        {"metadata": {"labels": {"kuangchao.io/job": "j"}},
-         "spec": {"containers": [{"resources": {"requests": {"cpu": "3"}}}]}},
-    ]})
+    told.on(
+        "GET",
+        "/api/v1/nodes/n1",
+        body={"metadata": {"labels": {"zone": "a"}}, "status": {"allocatable": {"cpu": "3920m", "memory": "1Gi"}}},
+    )
+    told.on(
+        "GET",
+        "/api/v1/pods",
+        body={
+            "items": [
+                {
+                    "metadata": {},
+                    "spec": {"containers": [{"resources": {"requests": {"cpu": "100m", "memory": "70Mi"}}}]},
+                },
+                {
+                    "metadata": {"labels": {"kuangchao.io/job": "j"}},
+                    "spec": {"containers": [{"resources": {"requests": {"cpu": "3"}}}]},
+                },
+            ]
+        },
+    )
     capacity, labels = await cluster.host("n1")
-    assert capacity == HostCapacity(allocatable_milli_cpu=3920, allocatable_memory_bytes=2**30, others_milli_cpu=100,
-                                    others_memory_bytes=70 * 2**20)
+    assert capacity == HostCapacity(
+        allocatable_milli_cpu=3920, allocatable_memory_bytes=2**30, others_milli_cpu=100, others_memory_bytes=70 * 2**20
+    )
     assert labels == {"zone": "a"}
     assert told.asked[1][2] == {"fieldSelector": "spec.nodeName=n1", "resourceVersion": "0"}
 
@@ -69,13 +84,23 @@ async def test_limits_come_from_the_pools_that_select_the_node(server: tuple[Ser
     def pool(name: str, **spec: Any) -> dict[str, Any]:
         return {"apiVersion": "kuangchao.io/v1alpha1", "kind": "ResourcePool", "metadata": {"name": name}, "spec": spec}
 
-    told.on("GET", f"{BASE}/resourcepools", body={"metadata": {"continue": "more"}, "items": [
-        pool("mine", nodeSelector={"zone": "a"}, health={"maxTemperatureCelsius": 80}),
-        pool("other", nodeSelector={"zone": "b"}, health={"maxTemperatureCelsius": 50}),
-        pool("newer", fieldOfTomorrow=1, health={"maxTemperatureCelsius": 40}),
-    ]})
-    told.on("GET", f"{BASE}/resourcepools", body={"metadata": {}, "items": [
-        pool("second page", nodeSelector={}, health={"maxTemperatureCelsius": 70})]})
+    told.on(
+        "GET",
+        f"{BASE}/resourcepools",
+        body={
+            "metadata": {"continue": "more"},
+            "items": [
+                pool("mine", nodeSelector={"zone": "a"}, health={"maxTemperatureCelsius": 80}),
+                pool("other", nodeSelector={"zone": "b"}, health={"maxTemperatureCelsius": 50}),
+                pool("newer", fieldOfTomorrow=1, health={"maxTemperatureCelsius": 40}),
+            ],
+        },
+    )
+    told.on(
+        "GET",
+        f"{BASE}/resourcepools",
+        body={"metadata": {}, "items": [pool("second page", nodeSelector={}, health={"maxTemperatureCelsius": 70})]},
+    )
     assert await cluster.limits({"zone": "a"}) == HealthThresholds(max_temperature_celsius=70)
     assert [asked[2].get("continue") for asked in told.asked] == [None, "more"]
 

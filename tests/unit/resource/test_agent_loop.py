@@ -62,8 +62,18 @@ class OneGpu(DeviceDriver):
     temperature = 40
 
     def discover(self) -> DriverReading:
-        return DriverReading(devices=(DeviceReading(index=0, uuid="GPU-0", kind=DeviceKind.GPU, model="H100",
-                                                    fault=self.fault, temperature_celsius=self.temperature),))
+        return DriverReading(
+            devices=(
+                DeviceReading(
+                    index=0,
+                    uuid="GPU-0",
+                    kind=DeviceKind.GPU,
+                    model="H100",
+                    fault=self.fault,
+                    temperature_celsius=self.temperature,
+                ),
+            )
+        )
 
 
 def agent(cluster: Memory, driver: DeviceDriver | None = None) -> NodeAgent:

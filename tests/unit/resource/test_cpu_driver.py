@@ -41,7 +41,8 @@ def machine(tmp_path: Path) -> Machine:
 def test_one_device_for_each_package(machine: Machine) -> None:
     devices = CpuDriver(machine.root).discover().devices
     assert [(d.index, d.uuid, d.kind, d.model) for d in devices] == [
-        (0, "cpu-0", DeviceKind.CPU, "AMD EPYC 9654"), (1, "cpu-1", DeviceKind.CPU, "AMD EPYC 9654")
+        (0, "cpu-0", DeviceKind.CPU, "AMD EPYC 9654"),
+        (1, "cpu-1", DeviceKind.CPU, "AMD EPYC 9654"),
     ]
 
 

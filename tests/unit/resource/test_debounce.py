@@ -9,10 +9,14 @@ from kuangchao_operator.layers.resource.model import Found
 
 
 def found(*healthy: bool, cpu: int = 1000) -> Found:
-    return Found(node="n", host=HostCapacity(allocatable_milli_cpu=cpu, allocatable_memory_bytes=1), devices=tuple(
-        Device(index=i, uuid=f"GPU-{i}", kind=DeviceKind.GPU, model="m", healthy=ok, reason=None if ok else "lost")
-        for i, ok in enumerate(healthy)
-    ))
+    return Found(
+        node="n",
+        host=HostCapacity(allocatable_milli_cpu=cpu, allocatable_memory_bytes=1),
+        devices=tuple(
+            Device(index=i, uuid=f"GPU-{i}", kind=DeviceKind.GPU, model="m", healthy=ok, reason=None if ok else "lost")
+            for i, ok in enumerate(healthy)
+        ),
+    )
 
 
 def published(what: Found) -> NodeDescriptor:

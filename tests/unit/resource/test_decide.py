@@ -29,12 +29,15 @@ def gpu(index: int, **changes: Any) -> Device:
 
 def cpu_node(node: str = "a", cpu: int = 4000, memory: int = 8 * GIB, **changes: Any) -> NodeDescriptor:
     host = HostCapacity(
-        allocatable_milli_cpu=cpu, allocatable_memory_bytes=memory,
-        others_milli_cpu=changes.pop("others_cpu", 0), others_memory_bytes=changes.pop("others_memory", 0),
+        allocatable_milli_cpu=cpu,
+        allocatable_memory_bytes=memory,
+        others_milli_cpu=changes.pop("others_cpu", 0),
+        others_memory_bytes=changes.pop("others_memory", 0),
     )
     package = Device(index=0, uuid="cpu-0", kind=DeviceKind.CPU, model="EPYC")
-    return NodeDescriptor(node=node, generation=changes.pop("generation", 1), observed_at=NOW, host=host,
-                          devices=(package,), **changes)
+    return NodeDescriptor(
+        node=node, generation=changes.pop("generation", 1), observed_at=NOW, host=host, devices=(package,), **changes
+    )
 
 
 def gpu_node(node: str = "g", *devices: Device) -> NodeDescriptor:
@@ -73,9 +76,14 @@ def test_memory_shares_do_not_change_with_every_small_pod() -> None:
     assert tiny.device_memory_bytes == 25 * 2**20
 
 
-@given(cpu=st.integers(0, 10**6), memory=st.integers(0, 2**45), others_cpu=st.integers(0, 2 * 10**6),
-       others_memory=st.integers(0, 2**46), per_device=st.sampled_from(["1m", "250m", "1", "7"]),
-       fixed=st.sampled_from([None, "1Mi", "3Gi"]))
+@given(
+    cpu=st.integers(0, 10**6),
+    memory=st.integers(0, 2**45),
+    others_cpu=st.integers(0, 2 * 10**6),
+    others_memory=st.integers(0, 2**46),
+    per_device=st.sampled_from(["1m", "250m", "1", "7"]),
+    fixed=st.sampled_from([None, "1Mi", "3Gi"]),
+)
 def test_devices_never_ask_for_more_than_is_left(
     cpu: int, memory: int, others_cpu: int, others_memory: int, per_device: str, fixed: str | None
 ) -> None:
@@ -151,8 +159,13 @@ def test_shapes_that_differ_in_memory_only_promise_the_least() -> None:
 
 
 def found(descriptor: NodeDescriptor) -> Found:
-    return Found(node=descriptor.node, host=descriptor.host, devices=descriptor.devices, links=descriptor.links,
-                 driver=descriptor.driver)
+    return Found(
+        node=descriptor.node,
+        host=descriptor.host,
+        devices=descriptor.devices,
+        links=descriptor.links,
+        driver=descriptor.driver,
+    )
 
 
 def test_the_first_descriptor_and_its_successors() -> None:
@@ -165,10 +178,15 @@ def test_the_first_descriptor_and_its_successors() -> None:
     assert (second.generation, second.observed_at, second.host.allocatable_milli_cpu) == (2, later, 2000)
 
 
-@pytest.mark.parametrize("change", [
-    {"devices": ()}, {"driver": "x"}, {"links": (DeviceLink(first=0, second=1, kind="SYS"),)},
-    {"host": HostCapacity(allocatable_milli_cpu=1, allocatable_memory_bytes=1)},
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"devices": ()},
+        {"driver": "x"},
+        {"links": (DeviceLink(first=0, second=1, kind="SYS"),)},
+        {"host": HostCapacity(allocatable_milli_cpu=1, allocatable_memory_bytes=1)},
+    ],
+)
 def test_every_kind_of_change_has_a_successor(change: dict[str, Any]) -> None:
     assert decide.successor(cpu_node(), found(cpu_node()).replace(**change), NOW) is not None
 

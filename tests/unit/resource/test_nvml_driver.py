@@ -32,9 +32,19 @@ def test_a_healthy_node_of_eight() -> None:
     assert reading.driver == "nvidia 550.54.15"
     assert len(reading.devices) == 8
     assert reading.devices[1] == DeviceReading(
-        index=1, uuid="GPU-00000001-0000-4000-8000-000000000001", kind=DeviceKind.GPU, model="NVIDIA H100 80GB HBM3",
-        memory_bytes=81559 * 2**20, compute_capability="9.0", pci_bus_id="00000000:2A:00.0", numa_node=0,
-        temperature_celsius=31, uncorrectable_ecc=0, remap_pending=False, remap_failed=False, partitioned=False,
+        index=1,
+        uuid="GPU-00000001-0000-4000-8000-000000000001",
+        kind=DeviceKind.GPU,
+        model="NVIDIA H100 80GB HBM3",
+        memory_bytes=81559 * 2**20,
+        compute_capability="9.0",
+        pci_bus_id="00000000:2A:00.0",
+        numa_node=0,
+        temperature_celsius=31,
+        uncorrectable_ecc=0,
+        remap_pending=False,
+        remap_failed=False,
+        partitioned=False,
     )
     assert [device.numa_node for device in reading.devices] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert all(device.healthy for device in found("h100x8.json").devices)

@@ -17,9 +17,12 @@ def pod(*containers: dict[str, Any], phase: str = "Running", labels: dict[str, s
 
 def test_pods_of_our_jobs_and_pods_that_ended_do_not_count() -> None:
     pods = [
-        pod(container("100m", "64Mi"), container("250m")), pod(container("1", "1Gi"), phase="Pending"),
-        pod(container("8"), labels={"kuangchao.io/job": "digits"}), pod(container("8"), phase="Succeeded"),
-        pod(container("8"), phase="Failed"), pod({"name": "best-effort"}),
+        pod(container("100m", "64Mi"), container("250m")),
+        pod(container("1", "1Gi"), phase="Pending"),
+        pod(container("8"), labels={"kuangchao.io/job": "digits"}),
+        pod(container("8"), phase="Succeeded"),
+        pod(container("8"), phase="Failed"),
+        pod({"name": "best-effort"}),
     ]
     assert requests_of_others(pods) == (1350, 2**30 + 64 * 2**20)
     assert requests_of_others([]) == (0, 0)
@@ -33,8 +36,10 @@ def test_init_containers_count_when_they_are_hungrier_than_what_follows() -> Non
 
 
 def test_side_cars_run_beside_everything_after_them() -> None:
-    spec = {"containers": [container("1")],
-            "initContainers": [container("5"), container("1", restartPolicy="Always"), container("4")]}
+    spec = {
+        "containers": [container("1")],
+        "initContainers": [container("5"), container("1", restartPolicy="Always"), container("4")],
+    }
     assert pod_request(spec, "cpu", milli) == 5000
     spec["containers"] = [container("6")]
     assert pod_request(spec, "cpu", milli) == 7000

@@ -31,9 +31,26 @@ from kuangchao_operator.layers.strategy.service import StrategyService
 
 MIB, GIB = 2**20, 2**30
 CAPABILITY = Capability(
-    op="strategy.plan", resource="ns/jobs/j", opid="o", kid="k",
-    claims=Claims(iss="i", sub="s", aud="kc:strategy", iat=1, nbf=1, exp=2, jti="j" * 22, ns="ns", job="j", juid="u",
-                  att=1, polv=0, one=False, cap=(Grant(op="strategy.plan", res="ns/jobs/j"),)),
+    op="strategy.plan",
+    resource="ns/jobs/j",
+    opid="o",
+    kid="k",
+    claims=Claims(
+        iss="i",
+        sub="s",
+        aud="kc:strategy",
+        iat=1,
+        nbf=1,
+        exp=2,
+        jti="j" * 22,
+        ns="ns",
+        job="j",
+        juid="u",
+        att=1,
+        polv=0,
+        one=False,
+        cap=(Grant(op="strategy.plan", res="ns/jobs/j"),),
+    ),
 )
 CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2 * GIB, per_node=4, nodes=3)
 MODEL = MeasuredModel(parameters=1_000_000, activation_bytes_per_sample=100 * MIB)
@@ -57,24 +74,49 @@ def valid(model: type[Contract], /, **fields: st.SearchStrategy[Any]) -> st.Sear
 models = st.one_of(
     st.none(),
     valid(MeasuredModel, parameters=st.integers(1, 10**9), activation_bytes_per_sample=st.integers(0, 10**9)),
-    valid(TransformerModel, layers=st.integers(1, 8), hidden=st.just(256), heads=st.sampled_from([1, 2, 4, 8]),
-          ffn=st.integers(1, 4096), vocab=st.integers(1, 50_000)),
+    valid(
+        TransformerModel,
+        layers=st.integers(1, 8),
+        hidden=st.just(256),
+        heads=st.sampled_from([1, 2, 4, 8]),
+        ffn=st.integers(1, 4096),
+        vocab=st.integers(1, 50_000),
+    ),
 )
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> PlanRequest:
     per_pod = draw(st.integers(1, 8))
-    shapes = draw(st.lists(valid(
-        DeviceShape, kind=st.sampled_from(["cpu", "gpu"]), model=st.sampled_from(["a", "b"]),
-        memory_bytes=st.integers(0, 64 * GIB), per_node=st.integers(1, 16), nodes=st.integers(1, 64)), max_size=3))
+    shapes = draw(
+        st.lists(
+            valid(
+                DeviceShape,
+                kind=st.sampled_from(["cpu", "gpu"]),
+                model=st.sampled_from(["a", "b"]),
+                memory_bytes=st.integers(0, 64 * GIB),
+                per_node=st.integers(1, 16),
+                nodes=st.integers(1, 64),
+            ),
+            max_size=3,
+        )
+    )
     return PlanRequest(
-        devices=per_pod * draw(st.integers(1, 32)), per_pod=per_pod, shapes=tuple(shapes), model=draw(models),
-        training=TrainingSpec(global_batch=draw(st.integers(1, 64)) * draw(st.sampled_from([1, 8, 64])),
-                              sequence_length=draw(st.sampled_from([None, 128]))),
-        parallelism=Parallelism(data=draw(st.sampled_from([None, 2, 8])), tensor=draw(st.sampled_from([None, 1, 2])),
-                                micro_batch=draw(st.sampled_from([None, 1, 4]))),
-        managed=draw(st.booleans()), measured_peak_bytes=draw(st.none() | st.integers(1, 64 * GIB)),
+        devices=per_pod * draw(st.integers(1, 32)),
+        per_pod=per_pod,
+        shapes=tuple(shapes),
+        model=draw(models),
+        training=TrainingSpec(
+            global_batch=draw(st.integers(1, 64)) * draw(st.sampled_from([1, 8, 64])),
+            sequence_length=draw(st.sampled_from([None, 128])),
+        ),
+        parallelism=Parallelism(
+            data=draw(st.sampled_from([None, 2, 8])),
+            tensor=draw(st.sampled_from([None, 1, 2])),
+            micro_batch=draw(st.sampled_from([None, 1, 4])),
+        ),
+        managed=draw(st.booleans()),
+        measured_peak_bytes=draw(st.none() | st.integers(1, 64 * GIB)),
     )
 
 
@@ -102,9 +144,7 @@ def test_groups_cover_every_rank_exactly_once(wish: PlanRequest) -> None:
     made = plan(wish).plan
     if made is None:
         return
-    coordinates = Counter(
-        tuple(made.coordinate(rank, axis) for axis in Axis) for rank in range(made.world_size)
-    )
+    coordinates = Counter(tuple(made.coordinate(rank, axis) for axis in Axis) for rank in range(made.world_size))
     assert set(coordinates.values()) == {1}
     assert len(coordinates) == made.world_size
 
@@ -190,7 +230,14 @@ def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:
 def test_every_unused_axis_is_rejected_with_a_reason() -> None:
     made = planned(plan(request()))
     assert {axis.axis for axis in made.rejected} == {
-        "tensor", "pipeline", "context", "expert", "virtualStages", "sequence", "recompute", "sharding"
+        "tensor",
+        "pipeline",
+        "context",
+        "expert",
+        "virtualStages",
+        "sequence",
+        "recompute",
+        "sharding",
     }
     assert {axis.reason for axis in made.rejected} == {"not built yet: only data parallel"}
 

@@ -7,14 +7,38 @@ from kuangchao_operator.layers.strategy.decide import plan
 from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
 
 CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2**31, per_node=4, nodes=1)
-WISH = PlanRequest(devices=4, per_pod=2, shapes=(CPU,), training=TrainingSpec(global_batch=64),
-                   model=MeasuredModel(parameters=10**6, activation_bytes_per_sample=100 * 2**20))
+WISH = PlanRequest(
+    devices=4,
+    per_pod=2,
+    shapes=(CPU,),
+    training=TrainingSpec(global_batch=64),
+    model=MeasuredModel(parameters=10**6, activation_bytes_per_sample=100 * 2**20),
+)
 DOCUMENTED = {
-    "feasible", "tensor", "pipeline", "data", "context", "expert", "sequence", "virtualStages", "microBatch",
-    "recompute", "sharding", "memory", "stepSeconds", "bubbleFraction", "alternatives", "rejected",
+    "feasible",
+    "tensor",
+    "pipeline",
+    "data",
+    "context",
+    "expert",
+    "sequence",
+    "virtualStages",
+    "microBatch",
+    "recompute",
+    "sharding",
+    "memory",
+    "stepSeconds",
+    "bubbleFraction",
+    "alternatives",
+    "rejected",
 }
 DOCUMENTED_STAGE = {
-    "parametersBytes", "gradientsBytes", "optimizerBytes", "activationsBytes", "otherBytes", "totalBytes",
+    "parametersBytes",
+    "gradientsBytes",
+    "optimizerBytes",
+    "activationsBytes",
+    "otherBytes",
+    "totalBytes",
     "reservedBytes",
 }
 

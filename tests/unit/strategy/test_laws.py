@@ -26,8 +26,14 @@ SHAPE = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 2**30, per_node=
 
 def request(devices: int = 4, per_pod: int = 1, batch: int = 32, **changes: Any) -> PlanRequest:
     parallelism = changes.pop("parallelism", Parallelism())
-    return PlanRequest(devices=devices, per_pod=per_pod, shapes=changes.pop("shapes", (SHAPE,)),
-                       training=TrainingSpec(global_batch=batch), parallelism=parallelism, **changes)
+    return PlanRequest(
+        devices=devices,
+        per_pod=per_pod,
+        shapes=changes.pop("shapes", (SHAPE,)),
+        training=TrainingSpec(global_batch=batch),
+        parallelism=parallelism,
+        **changes,
+    )
 
 
 def refusal(wish: PlanRequest) -> Infeasible:
@@ -50,8 +56,14 @@ def test_a_batch_below_the_ranks_has_one_neighbour() -> None:
 @pytest.mark.parametrize(
     ("pin", "value"),
     [
-        ("tensor", 2), ("pipeline", 2), ("context", 2), ("expert", 2), ("virtual_stages", 2), ("sequence", True),
-        ("recompute", Recompute.FULL), ("sharding", Sharding.FULL),
+        ("tensor", 2),
+        ("pipeline", 2),
+        ("context", 2),
+        ("expert", 2),
+        ("virtual_stages", 2),
+        ("sequence", True),
+        ("recompute", Recompute.FULL),
+        ("sharding", Sharding.FULL),
     ],
 )
 @pytest.mark.parametrize("managed", [True, False])
@@ -66,8 +78,14 @@ def test_an_axis_that_is_not_built_is_refused_not_ignored(pin: str, value: objec
 
 @pytest.mark.parametrize(
     "pin",
-    [{"tensor": 1}, {"sequence": False}, {"recompute": "none"}, {"sharding": "none"}, {"data": 4},
-     {"virtualStages": 1}],
+    [
+        {"tensor": 1},
+        {"sequence": False},
+        {"recompute": "none"},
+        {"sharding": "none"},
+        {"data": 4},
+        {"virtualStages": 1},
+    ],
 )
 def test_pins_at_the_one_legal_value_are_fine(pin: dict[str, object]) -> None:
     assert plan(request(parallelism=Parallelism.model_validate(pin))).plan is not None

@@ -45,9 +45,11 @@ def test_seven_billion_in_fp16_with_adam_takes_84_gb_before_activations() -> Non
 @pytest.mark.parametrize(
     ("precision", "optimizer", "each"),
     [
-        (Precision.FP32, Optimizer.ADAMW, 16), (Precision.BF16, Optimizer.ADAM, 18),
+        (Precision.FP32, Optimizer.ADAMW, 16),
+        (Precision.BF16, Optimizer.ADAM, 18),
         (Precision.FP16, Optimizer.ADAM, 20),
-        (Precision.FP32, Optimizer.SGD, 8), (Precision.FP32, Optimizer.MOMENTUM, 12),
+        (Precision.FP32, Optimizer.SGD, 8),
+        (Precision.FP32, Optimizer.MOMENTUM, 12),
     ],
 )
 def test_model_state_bytes_for_each_parameter(precision: Precision, optimizer: Optimizer, each: int) -> None:
@@ -104,12 +106,19 @@ def test_the_loss_head_counts() -> None:
 
 
 @given(
-    micro=st.integers(1, 512), data=st.integers(1, 64), precision=st.sampled_from(Precision),
-    optimizer=st.sampled_from(Optimizer), measured=st.integers(0, 2**42),
+    micro=st.integers(1, 512),
+    data=st.integers(1, 64),
+    precision=st.sampled_from(Precision),
+    optimizer=st.sampled_from(Optimizer),
+    measured=st.integers(0, 2**42),
     model=st.sampled_from([LLAMA_8B, SEVEN_B, MeasuredModel(parameters=9, activation_bytes_per_sample=3)]),
 )
 def test_components_add_up_and_memory_never_falls_with_the_micro_batch(
-    micro: int, data: int, precision: Precision, optimizer: Optimizer, measured: int,
+    micro: int,
+    data: int,
+    precision: Precision,
+    optimizer: Optimizer,
+    measured: int,
     model: TransformerModel | MeasuredModel,
 ) -> None:
     training = TrainingSpec(precision=precision, optimizer=optimizer, sequence_length=128)

@@ -6,8 +6,20 @@ import pytest
 PACKAGE = "kuangchao_operator.layers.strategy"
 PURE = ("constants", "decide", "explain", "laws", "memory", "requests")
 FORBIDDEN = {
-    "torch", "kubernetes", "kopf", "time", "random", "os", "asyncio", "socket", "threading", "subprocess", "secrets",
-    "jwt", "structlog", "prometheus_client",
+    "torch",
+    "kubernetes",
+    "kopf",
+    "time",
+    "random",
+    "os",
+    "asyncio",
+    "socket",
+    "threading",
+    "subprocess",
+    "secrets",
+    "jwt",
+    "structlog",
+    "prometheus_client",
 }
 
 

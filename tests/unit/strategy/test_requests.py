@@ -21,8 +21,11 @@ def job(**changes: Any) -> TrainingJobSpec:
 
 
 def test_every_wish_of_the_user_reaches_the_planner() -> None:
-    spec = job(training={"globalBatch": 8, "precision": "bf16"}, parallelism={"tensor": 2},
-               model={"kind": "measured", "parameters": 5})
+    spec = job(
+        training={"globalBatch": 8, "precision": "bf16"},
+        parallelism={"tensor": 2},
+        model={"kind": "measured", "parameters": 5},
+    )
     made = plan_request(spec, ResourcePoolSpec(), (CPU,))
     assert (made.devices, made.per_pod, made.shapes, made.managed) == (4, 2, (CPU,), True)
     assert (made.training, made.parallelism) == (spec.training, spec.parallelism)

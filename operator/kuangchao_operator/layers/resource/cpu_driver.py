@@ -26,10 +26,12 @@ class CpuDriver(DeviceDriver):
 
     def discover(self) -> DriverReading:
         """Packages with their model names."""
-        return DriverReading(devices=tuple(
-            DeviceReading(index=index, uuid=f"cpu-{package}", kind=DeviceKind.CPU, model=model)
-            for index, (package, model) in enumerate(sorted(self._packages().items()))
-        ))
+        return DriverReading(
+            devices=tuple(
+                DeviceReading(index=index, uuid=f"cpu-{package}", kind=DeviceKind.CPU, model=model)
+                for index, (package, model) in enumerate(sorted(self._packages().items()))
+            )
+        )
 
     def host(self) -> HostCapacity:
         """CPU time and memory that this process can get at most."""

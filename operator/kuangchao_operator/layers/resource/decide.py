@@ -42,8 +42,13 @@ def successor(previous: NodeDescriptor | None, found: Found, now: datetime) -> N
     """The descriptor that follows `previous`, or None when nothing has changed."""
     generation = previous.generation + 1 if previous is not None else 1
     candidate = NodeDescriptor(
-        node=found.node, generation=generation, observed_at=now, host=found.host, devices=found.devices,
-        links=found.links, driver=found.driver,
+        node=found.node,
+        generation=generation,
+        observed_at=now,
+        host=found.host,
+        devices=found.devices,
+        links=found.links,
+        driver=found.driver,
     )
     if previous is not None and previous.content_digest() == candidate.content_digest():
         return None
@@ -74,7 +79,10 @@ def _gpu_node(descriptor: NodeDescriptor) -> PoolNode:
     healthy = tuple(gpu for gpu in gpus if gpu.healthy)
     model, memory = _weakest(healthy or gpus)
     return PoolNode(
-        node=descriptor.node, devices=len(healthy), device_memory_bytes=memory, model=model,
+        node=descriptor.node,
+        devices=len(healthy),
+        device_memory_bytes=memory,
+        model=model,
         unhealthy=tuple((gpu.uuid, gpu.reason or "unhealthy") for gpu in gpus if not gpu.healthy),
     )
 
@@ -126,8 +134,9 @@ def _shape(pool: ResourcePoolSpec, descriptor: NodeDescriptor) -> DeviceShape | 
     count = len(_gpus(descriptor)) if pool.device_type is DeviceKind.GPU else node.devices
     if count == 0:
         return None
-    return DeviceShape(kind=pool.device_type.value, model=node.model, memory_bytes=node.device_memory_bytes,
-                       per_node=count, nodes=1)
+    return DeviceShape(
+        kind=pool.device_type.value, model=node.model, memory_bytes=node.device_memory_bytes, per_node=count, nodes=1
+    )
 
 
 def _any_memory(shape: DeviceShape) -> DeviceShape:
@@ -160,11 +169,18 @@ def pool_status(
     usable = total if pool.spec.quota is None else min(total, pool.spec.quota)
     unhealthy = [
         UnhealthyDevice(node=node.node, device=device, reason=reason)
-        for node in members for device, reason in node.unhealthy
+        for node in members
+        for device, reason in node.unhealthy
     ]
     return ResourcePoolStatus(
-        observed_generation=pool.metadata.generation, nodes=len(members), total=total, free=max(0, usable - reserved),
-        reserved=reserved, waiting_jobs=waiting, active_jobs=active, unhealthy=tuple(unhealthy[:MAX_UNHEALTHY]),
+        observed_generation=pool.metadata.generation,
+        nodes=len(members),
+        total=total,
+        free=max(0, usable - reserved),
+        reserved=reserved,
+        waiting_jobs=waiting,
+        active_jobs=active,
+        unhealthy=tuple(unhealthy[:MAX_UNHEALTHY]),
         conditions=(_ready(pool, len(members), total, active, now),),
     )
 
@@ -181,5 +197,11 @@ def _ready(pool: ResourcePool, nodes: int, total: int, active: int, now: datetim
     for old in pool.status.conditions if pool.status is not None else ():
         if old.type == ConditionType.READY and old.status is status:
             since = old.last_transition_time
-    return Condition(type=ConditionType.READY, status=status, reason=reason, message=message,
-                     last_transition_time=since, observed_generation=pool.metadata.generation)
+    return Condition(
+        type=ConditionType.READY,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=since,
+        observed_generation=pool.metadata.generation,
+    )

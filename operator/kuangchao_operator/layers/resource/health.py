@@ -12,9 +12,16 @@ def judge(reading: DeviceReading, limits: HealthThresholds) -> Device:
     """The device with its verdict."""
     reason = _fault(reading, limits)
     return Device(
-        index=reading.index, uuid=reading.uuid, kind=reading.kind, model=reading.model,
-        memory_bytes=reading.memory_bytes or 0, compute_capability=reading.compute_capability,
-        pci_bus_id=reading.pci_bus_id, numa_node=reading.numa_node, healthy=reason is None, reason=reason,
+        index=reading.index,
+        uuid=reading.uuid,
+        kind=reading.kind,
+        model=reading.model,
+        memory_bytes=reading.memory_bytes or 0,
+        compute_capability=reading.compute_capability,
+        pci_bus_id=reading.pci_bus_id,
+        numa_node=reading.numa_node,
+        healthy=reason is None,
+        reason=reason,
     )
 
 

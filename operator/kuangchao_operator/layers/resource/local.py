@@ -15,11 +15,20 @@ def _utc_now() -> datetime:
 
 
 def describe_host(
-    node: str = "local", driver: DeviceDriver | None = None, cpu: CpuDriver | None = None,
+    node: str = "local",
+    driver: DeviceDriver | None = None,
+    cpu: CpuDriver | None = None,
     now: Callable[[], datetime] = _utc_now,
 ) -> NodeDescriptor:
     """The first descriptor of this machine: what this process may use of it, other processes not counted."""
     host = (cpu or CpuDriver()).host()
     found = survey(node, driver or default_driver(), host, HealthThresholds())
-    return NodeDescriptor(node=node, generation=1, observed_at=now(), host=found.host, devices=found.devices,
-                          links=found.links, driver=found.driver)
+    return NodeDescriptor(
+        node=node,
+        generation=1,
+        observed_at=now(),
+        host=found.host,
+        devices=found.devices,
+        links=found.links,
+        driver=found.driver,
+    )

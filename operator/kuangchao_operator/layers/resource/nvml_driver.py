@@ -44,8 +44,11 @@ class NvmlDriver(DeviceDriver):
         pairs = [self._device(index) for index in range(count)]
         well = {reading.index: handle for reading, handle in pairs if reading.fault is None}
         version = ask(nvml, nvml.nvmlSystemGetDriverVersion)
-        return DriverReading(devices=tuple(reading for reading, _ in pairs), links=read_links(nvml, well),
-                             driver=f"nvidia {version}" if version is not None else "nvidia")
+        return DriverReading(
+            devices=tuple(reading for reading, _ in pairs),
+            links=read_links(nvml, well),
+            driver=f"nvidia {version}" if version is not None else "nvidia",
+        )
 
     def _library(self) -> Any:
         if self._nvml is None:
@@ -86,12 +89,22 @@ class NvmlDriver(DeviceDriver):
         mig = ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
         pci = ask(nvml, nvml.nvmlDeviceGetPciInfo, handle)
         return DeviceReading(
-            index=index, uuid=uuid, kind=DeviceKind.GPU, model=_text(ask(nvml, nvml.nvmlDeviceGetName, handle) or ""),
-            memory_bytes=memory, compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
-            pci_bus_id=_text(pci.busId) if pci is not None else None, numa_node=self._numa_node(handle),
+            index=index,
+            uuid=uuid,
+            kind=DeviceKind.GPU,
+            model=_text(ask(nvml, nvml.nvmlDeviceGetName, handle) or ""),
+            memory_bytes=memory,
+            compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
+            pci_bus_id=_text(pci.busId) if pci is not None else None,
+            numa_node=self._numa_node(handle),
             temperature_celsius=ask(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-            uncorrectable_ecc=ask(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle,
-                                  nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
+            uncorrectable_ecc=ask(
+                nvml,
+                nvml.nvmlDeviceGetTotalEccErrors,
+                handle,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            ),
             remap_pending=bool(remapped[2]) if remapped is not None else None,
             remap_failed=bool(remapped[3]) if remapped is not None else None,
             partitioned=bool(mig[0]) if mig is not None else None,

@@ -43,8 +43,12 @@ def _nvlinks(nvml: Any, handle: Any) -> Counter[str]:
 
 def _pcie(nvml: Any, first: Any, second: Any) -> str | None:
     words = {
-        nvml.NVML_TOPOLOGY_INTERNAL: "PIX", nvml.NVML_TOPOLOGY_SINGLE: "PIX", nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
-        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB", nvml.NVML_TOPOLOGY_NODE: "NODE", nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+        nvml.NVML_TOPOLOGY_INTERNAL: "PIX",
+        nvml.NVML_TOPOLOGY_SINGLE: "PIX",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        nvml.NVML_TOPOLOGY_NODE: "NODE",
+        nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
     }
     return words.get(_soft(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, first, second))
 

@@ -17,5 +17,10 @@ def default_driver() -> DeviceDriver:
 def survey(node: str, driver: DeviceDriver, host: HostCapacity, limits: HealthThresholds) -> Found:
     """What the node has now. Blocking."""
     reading = driver.discover()
-    return Found(node=node, host=host, devices=tuple(judge(device, limits) for device in reading.devices),
-                 links=reading.links, driver=reading.driver)
+    return Found(
+        node=node,
+        host=host,
+        devices=tuple(judge(device, limits) for device in reading.devices),
+        links=reading.links,
+        driver=reading.driver,
+    )

@@ -37,8 +37,9 @@ def replan(previous: ParallelPlan, request: PlanRequest) -> PlanOutcome:
 
 def _evidence(previous: ParallelPlan, request: PlanRequest) -> Evidence:
     estimated = max((stage.total_bytes for stage in previous.memory), default=0)
-    return Evidence(micro_batch=previous.micro_batch, estimated_bytes=estimated,
-                    measured_bytes=request.measured_peak_bytes or 0)
+    return Evidence(
+        micro_batch=previous.micro_batch, estimated_bytes=estimated, measured_bytes=request.measured_peak_bytes or 0
+    )
 
 
 def _search(request: PlanRequest, evidence: Evidence | None) -> PlanOutcome:
@@ -88,11 +89,20 @@ def _plan(
 ) -> ParallelPlan:
     ranks, batch = request.devices, request.training.global_batch
     return ParallelPlan(
-        world_size=ranks, per_pod=request.per_pod, pods=ranks // request.per_pod, data=ranks, micro_batch=micro,
-        accumulation_steps=batch // (ranks * micro) if request.managed else 1, global_batch=batch,
-        managed=request.managed, groups=(AxisGroups(axis=Axis.DATA, size=ranks, stride=1),),
-        memory_checked=need is not None, memory=(need,) if need is not None else (),
-        device_memory_bytes=shape.memory_bytes, alternatives=lost, rejected=laws.rejected_axes(request),
+        world_size=ranks,
+        per_pod=request.per_pod,
+        pods=ranks // request.per_pod,
+        data=ranks,
+        micro_batch=micro,
+        accumulation_steps=batch // (ranks * micro) if request.managed else 1,
+        global_batch=batch,
+        managed=request.managed,
+        groups=(AxisGroups(axis=Axis.DATA, size=ranks, stride=1),),
+        memory_checked=need is not None,
+        memory=(need,) if need is not None else (),
+        device_memory_bytes=shape.memory_bytes,
+        alternatives=lost,
+        rejected=laws.rejected_axes(request),
         request_digest=request.content_hash(),
     )
 
@@ -109,12 +119,16 @@ def _lost(
 
 def _why_not(micro: int, need: StageMemory | None, shape: DeviceShape, evidence: Evidence | None) -> str:
     if evidence is not None and micro >= evidence.micro_batch:
-        return (f"micro-batch {evidence.micro_batch} ran out of memory: measured peak"
-                f" {human_bytes(evidence.measured_bytes)} of {human_bytes(shape.memory_bytes)}")
+        return (
+            f"micro-batch {evidence.micro_batch} ran out of memory: measured peak"
+            f" {human_bytes(evidence.measured_bytes)} of {human_bytes(shape.memory_bytes)}"
+        )
     reserved = need.reserved_bytes if need is not None else 0
     peak = f" with the measured peak {human_bytes(evidence.measured_bytes)}" if evidence is not None else ""
-    return (f"needs {human_bytes(reserved)}{peak} of {human_bytes(memory.usable_bytes(shape))} usable"
-            f" ({human_bytes(shape.memory_bytes)} device)")
+    return (
+        f"needs {human_bytes(reserved)}{peak} of {human_bytes(memory.usable_bytes(shape))} usable"
+        f" ({human_bytes(shape.memory_bytes)} device)"
+    )
 
 
 def _does_not_fit(
@@ -130,13 +144,22 @@ def _does_not_fit(
         floor = max(need.reserved_bytes if need else 0, evidence.measured_bytes + 1 if evidence else 0)
         nearest = human_bytes(memory.device_bytes_for(floor))
         field, value = "deviceMemory", human_bytes(shape.memory_bytes)
-        remedy = (f"would fit: a device with {nearest} or more, a smaller model, or a smaller"
-                  f" training.sequenceLength; more devices do not help, since every data-parallel rank holds the whole"
-                  f" model ({laws.NOT_BUILT})")
+        remedy = (
+            f"would fit: a device with {nearest} or more, a smaller model, or a smaller"
+            f" training.sequenceLength; more devices do not help, since every data-parallel rank holds the whole"
+            f" model ({laws.NOT_BUILT})"
+        )
     lines = "; ".join(need.arithmetic) if need is not None else "no model descriptor"
     message = f"micro-batch {micro} {why}; {remedy}. {lines}"
-    return Infeasible(reason="Infeasible", message=message[:1024], field=field, value=value, nearest=nearest,
-                      memory=(need,) if need is not None else (), rejected=laws.rejected_axes(request))
+    return Infeasible(
+        reason="Infeasible",
+        message=message[:1024],
+        field=field,
+        value=value,
+        nearest=nearest,
+        memory=(need,) if need is not None else (),
+        rejected=laws.rejected_axes(request),
+    )
 
 
 def _fitting_micro(request: PlanRequest, shape: DeviceShape, evidence: Evidence | None) -> int | None:

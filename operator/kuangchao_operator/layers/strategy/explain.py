@@ -33,8 +33,22 @@ def plan_json(outcome: PlanOutcome) -> dict[str, Any]:
 
 
 _AXIS_FIELDS = (
-    "tensor", "pipeline", "data", "context", "expert", "sequence", "virtualStages", "microBatch", "recompute",
-    "sharding", "accumulationSteps", "globalBatch", "worldSize", "perPod", "pods", "managed",
+    "tensor",
+    "pipeline",
+    "data",
+    "context",
+    "expert",
+    "sequence",
+    "virtualStages",
+    "microBatch",
+    "recompute",
+    "sharding",
+    "accumulationSteps",
+    "globalBatch",
+    "worldSize",
+    "perPod",
+    "pods",
+    "managed",
 )
 
 
@@ -64,7 +78,8 @@ def _feasible(plan: ParallelPlan) -> list[str]:
     lines = [
         f"Plan {plan.summary()} ({plan.hash[:8]}): {plan.world_size} ranks in {plan.pods} pods of {plan.per_pod}",
         f"Batch: {plan.global_batch} = micro-batch {plan.micro_batch} x {plan.data} ranks{accumulated}"
-        if plan.managed else f"Batch: split by the command; memory is estimated for {plan.micro_batch} samples a rank",
+        if plan.managed
+        else f"Batch: split by the command; memory is estimated for {plan.micro_batch} samples a rank",
     ]
     if not plan.memory_checked:
         lines.append("Memory: not checked (no model descriptor, or the device's memory is unknown)")

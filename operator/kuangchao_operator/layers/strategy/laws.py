@@ -24,8 +24,14 @@ NOT_BUILT = "not built yet: only data parallel"
 LAYOUT_ONLY = "a command lays out its own processes: only data parallel"
 
 _NEUTRAL: dict[str, object] = {
-    "tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "virtualStages": 1, "sequence": False,
-    "recompute": Recompute.NONE, "sharding": Sharding.NONE,
+    "tensor": 1,
+    "pipeline": 1,
+    "context": 1,
+    "expert": 1,
+    "virtualStages": 1,
+    "sequence": False,
+    "recompute": Recompute.NONE,
+    "sharding": Sharding.NONE,
 }
 """Fields of `parallelism` that have one legal value as yet."""
 
@@ -98,9 +104,14 @@ def _axes_built(request: PlanRequest) -> Infeasible | None:
         if value != neutral:
             reason = NOT_BUILT if request.managed else LAYOUT_ONLY
             shown = _shown(value)
-            return Infeasible(reason="Infeasible", field=f"parallelism.{name}", value=shown, nearest=_shown(neutral),
-                              message=f"parallelism.{name}={shown}: {reason}; nearest legal value: {_shown(neutral)}",
-                              rejected=rejected_axes(request))
+            return Infeasible(
+                reason="Infeasible",
+                field=f"parallelism.{name}",
+                value=shown,
+                nearest=_shown(neutral),
+                message=f"parallelism.{name}={shown}: {reason}; nearest legal value: {_shown(neutral)}",
+                rejected=rejected_axes(request),
+            )
     return None
 
 
@@ -114,17 +125,25 @@ def _whole_pods(request: PlanRequest) -> Infeasible | None:
         return None
     near = either(nearest_multiples(count, per_pod))
     return Infeasible(
-        reason="ContradictoryPlan", field="devices.count", value=str(count), nearest=near,
+        reason="ContradictoryPlan",
+        field="devices.count",
+        value=str(count),
+        nearest=near,
         message=f"devices.count={count} is not a multiple of devices.perPod={per_pod};"
-                f" nearest legal devices.count: {near}",
+        f" nearest legal devices.count: {near}",
     )
 
 
 def _pool_has_devices(request: PlanRequest) -> Infeasible | None:
     if request.shapes:
         return None
-    return Infeasible(reason="Infeasible", field="devices.count", value=str(request.devices), nearest="0",
-                      message=f"devices.count={request.devices}: the pool has no devices of the kind asked for")
+    return Infeasible(
+        reason="Infeasible",
+        field="devices.count",
+        value=str(request.devices),
+        nearest="0",
+        message=f"devices.count={request.devices}: the pool has no devices of the kind asked for",
+    )
 
 
 def _pod_fits_node(request: PlanRequest) -> Infeasible | None:
@@ -132,9 +151,12 @@ def _pod_fits_node(request: PlanRequest) -> Infeasible | None:
     if request.per_pod <= largest:
         return None
     return Infeasible(
-        reason="Infeasible", field="devices.perPod", value=str(request.per_pod), nearest=str(largest),
+        reason="Infeasible",
+        field="devices.perPod",
+        value=str(request.per_pod),
+        nearest=str(largest),
         message=f"devices.perPod={request.per_pod} exceeds the {largest} devices per node (perNode) of the largest"
-                f" node in the pool, and a pod cannot span nodes; nearest legal devices.perPod: {largest}",
+        f" node in the pool, and a pod cannot span nodes; nearest legal devices.perPod: {largest}",
     )
 
 
@@ -143,9 +165,12 @@ def _gang_fits_pool(request: PlanRequest) -> Infeasible | None:
     if request.devices <= limit:
         return None
     return Infeasible(
-        reason="Infeasible", field="devices.count", value=str(request.devices), nearest=str(limit),
+        reason="Infeasible",
+        field="devices.count",
+        value=str(request.devices),
+        nearest=str(limit),
         message=f"devices.count={request.devices} exceeds the {limit} devices that pods of {request.per_pod} can use"
-                f" in the empty pool; nearest legal devices.count: {limit}",
+        f" in the empty pool; nearest legal devices.count: {limit}",
     )
 
 
@@ -155,9 +180,12 @@ def _data_is_world(request: PlanRequest) -> Infeasible | None:
         return None
     manual = " (Manual: what is not given is 1)" if request.parallelism.data is None else ""
     return Infeasible(
-        reason="ContradictoryPlan", field="parallelism.data", value=str(data), nearest=str(count),
+        reason="ContradictoryPlan",
+        field="parallelism.data",
+        value=str(data),
+        nearest=str(count),
         message=f"parallelism.data={data}{manual} contradicts devices.count={count}: the product of all axes must be"
-                f" the number of devices; nearest legal parallelism.data: {count}",
+        f" the number of devices; nearest legal parallelism.data: {count}",
     )
 
 
@@ -168,10 +196,13 @@ def _batch_divides(request: PlanRequest) -> Infeasible | None:
     near = either(nearest_multiples(batch, ranks))
     fitting = either(nearest_divisors(batch, ranks))
     return Infeasible(
-        reason="Infeasible", field="training.globalBatch", value=str(batch), nearest=near,
+        reason="Infeasible",
+        field="training.globalBatch",
+        value=str(batch),
+        nearest=near,
         message=f"training.globalBatch={batch} cannot be split evenly over {ranks} data-parallel ranks"
-                f" (devices.count={ranks}), and the batch is never changed silently; nearest legal"
-                f" training.globalBatch: {near}; or devices.count: {fitting}",
+        f" (devices.count={ranks}), and the batch is never changed silently; nearest legal"
+        f" training.globalBatch: {near}; or devices.count: {fitting}",
     )
 
 
@@ -182,9 +213,12 @@ def _micro_divides(request: PlanRequest) -> Infeasible | None:
         return None
     near = either(nearest_divisors(batch // ranks, micro))
     return Infeasible(
-        reason="ContradictoryPlan", field="parallelism.microBatch", value=str(micro), nearest=near,
+        reason="ContradictoryPlan",
+        field="parallelism.microBatch",
+        value=str(micro),
+        nearest=near,
         message=f"parallelism.microBatch={micro} contradicts training.globalBatch={batch}: microBatch x {ranks} ranks x"
-                f" accumulation steps must be globalBatch; nearest legal parallelism.microBatch: {near}",
+        f" accumulation steps must be globalBatch; nearest legal parallelism.microBatch: {near}",
     )
 
 
@@ -192,7 +226,8 @@ def _sequence_known(request: PlanRequest) -> Infeasible | None:
     if not isinstance(request.model, TransformerModel) or request.training.sequence_length is not None:
         return None
     return Infeasible(
-        reason="InvalidSpec", field="training.sequenceLength",
+        reason="InvalidSpec",
+        field="training.sequenceLength",
         message="training.sequenceLength is not set: the activations of a transformer cannot be estimated without it",
     )
 
@@ -203,9 +238,12 @@ def _heads_divide(request: PlanRequest) -> Infeasible | None:
         return None
     near = either(nearest_divisors(model.hidden, model.heads))
     return Infeasible(
-        reason="InvalidSpec", field="model.heads", value=str(model.heads), nearest=near,
+        reason="InvalidSpec",
+        field="model.heads",
+        value=str(model.heads),
+        nearest=near,
         message=f"model.heads={model.heads} does not divide model.hidden={model.hidden} and model.headDim is not set;"
-                f" nearest legal model.heads: {near}",
+        f" nearest legal model.heads: {near}",
     )
 
 
@@ -214,15 +252,27 @@ def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -
     if not request.managed or request.training.precision is not Precision.FP16:
         return None
     return Infeasible(
-        reason="Infeasible", field="training.precision", value="fp16", nearest="bf16", memory=memory,
+        reason="Infeasible",
+        field="training.precision",
+        value="fp16",
+        nearest="bf16",
+        memory=memory,
         rejected=rejected_axes(request),
         message="training.precision=fp16: not built yet, the executor does not scale gradients; nearest legal"
-                " training.precision: bf16",
+        " training.precision: bf16",
     )
 
 
 LAWS: tuple[Law, ...] = (
-    _axes_built, _whole_pods, _pool_has_devices, _pod_fits_node, _gang_fits_pool, _data_is_world, _batch_divides,
-    _micro_divides, _sequence_known, _heads_divide,
+    _axes_built,
+    _whole_pods,
+    _pool_has_devices,
+    _pod_fits_node,
+    _gang_fits_pool,
+    _data_is_world,
+    _batch_divides,
+    _micro_divides,
+    _sequence_known,
+    _heads_divide,
 )
 """In the order in which a person would want to hear of them."""

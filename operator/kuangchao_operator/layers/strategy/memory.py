@@ -63,7 +63,11 @@ def trainable_count(model: ModelDescriptor) -> int:
 
 
 def estimate(
-    model: ModelDescriptor, training: TrainingSpec, shape: DeviceShape, data: int, micro_batch: int,
+    model: ModelDescriptor,
+    training: TrainingSpec,
+    shape: DeviceShape,
+    data: int,
+    micro_batch: int,
     evidence: Evidence | None = None,
 ) -> StageMemory:
     """Peak of one rank of a data-parallel plan. Never falls when `micro_batch` rises."""
@@ -87,9 +91,15 @@ def estimate(
         f" + {k.RESERVED_PERCENT[shape.kind]} % of the rest = {human_bytes(reserved)}"
     )
     return StageMemory(
-        stage=0, parameters_bytes=parameters.size, gradients_bytes=gradients.size, optimizer_bytes=optimizer.size,
-        activations_bytes=activations.size + in_activations, other_bytes=other.size + in_other, total_bytes=total,
-        reserved_bytes=reserved, arithmetic=tuple(lines),
+        stage=0,
+        parameters_bytes=parameters.size,
+        gradients_bytes=gradients.size,
+        optimizer_bytes=optimizer.size,
+        activations_bytes=activations.size + in_activations,
+        other_bytes=other.size + in_other,
+        total_bytes=total,
+        reserved_bytes=reserved,
+        arithmetic=tuple(lines),
     )
 
 
@@ -143,7 +153,9 @@ def _other(model: ModelDescriptor, training: TrainingSpec, shape: DeviceShape, s
     copies = trainable_count(model) * k.STATE_BYTES[training.precision].copies
     buffers = model.buffer_bytes if isinstance(model, MeasuredModel) else 0
     parts = {
-        f"copies for {training.precision.value}": copies, "buffers": buffers, **seconds,
+        f"copies for {training.precision.value}": copies,
+        "buffers": buffers,
+        **seconds,
         "runtime": runtime_bytes(shape),
     }
     size = sum(parts.values())
@@ -182,7 +194,10 @@ def _excess(evidence: Evidence | None, micro_batch: int, *, scales: bool) -> Com
         return None
     size = -(-evidence.excess * micro_batch // evidence.micro_batch) if scales else evidence.excess
     share = f" x {micro_batch}/{evidence.micro_batch}" if scales else ""
-    return Component(size=size, line=(
-        f"measured: peak {human_bytes(evidence.measured_bytes)} at micro-batch {evidence.micro_batch} was"
-        f" {human_bytes(evidence.excess)} above the estimate: + that{share} = {human_bytes(size)}"
-    ))
+    return Component(
+        size=size,
+        line=(
+            f"measured: peak {human_bytes(evidence.measured_bytes)} at micro-batch {evidence.micro_batch} was"
+            f" {human_bytes(evidence.excess)} above the estimate: + that{share} = {human_bytes(size)}"
+        ),
+    )

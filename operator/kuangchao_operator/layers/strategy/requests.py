@@ -9,9 +9,15 @@ from kuangchao_contracts.plan import DeviceShape, PlanRequest
 def plan_request(spec: TrainingJobSpec, pool: ResourcePoolSpec, shapes: tuple[DeviceShape, ...]) -> PlanRequest:
     """The request for a job on a pool. Shapes are put in order, so that their order cannot change the plan."""
     wanted = (spec.devices.type or pool.device_type).value
-    fitting = sorted((s for s in shapes if s.kind == wanted),
-                     key=lambda s: (s.model, s.memory_bytes, s.per_node, s.nodes))
+    fitting = sorted(
+        (s for s in shapes if s.kind == wanted), key=lambda s: (s.model, s.memory_bytes, s.per_node, s.nodes)
+    )
     return PlanRequest(
-        devices=spec.devices.count, per_pod=spec.devices.per_pod, shapes=tuple(fitting), model=spec.model,
-        training=spec.training, parallelism=spec.parallelism, managed=spec.task is not None,
+        devices=spec.devices.count,
+        per_pod=spec.devices.per_pod,
+        shapes=tuple(fitting),
+        model=spec.model,
+        training=spec.training,
+        parallelism=spec.parallelism,
+        managed=spec.task is not None,
     )

@@ -73,14 +73,18 @@ class KubernetesCluster(Cluster):
     async def host(self, node: str) -> tuple[HostCapacity, dict[str, str]]:
         """See Cluster. Pods are read from the server's cache: the agent asks every few seconds."""
         found = await _json(self._core.read_node_without_preload_content(node, _request_timeout=REQUEST_SECONDS))
-        pods = await _json(self._core.list_pod_for_all_namespaces_without_preload_content(
-            field_selector=f"spec.nodeName={node}", resource_version="0", _request_timeout=REQUEST_SECONDS))
+        pods = await _json(
+            self._core.list_pod_for_all_namespaces_without_preload_content(
+                field_selector=f"spec.nodeName={node}", resource_version="0", _request_timeout=REQUEST_SECONDS
+            )
+        )
         cpu, memory = requests_of_others(pods.get("items") or ())
         allocatable = found.get("status", {}).get("allocatable") or {}
         capacity = HostCapacity(
             allocatable_milli_cpu=milli(allocatable.get("cpu", 0)),
             allocatable_memory_bytes=to_bytes(allocatable.get("memory", 0)),
-            others_milli_cpu=cpu, others_memory_bytes=memory,
+            others_milli_cpu=cpu,
+            others_memory_bytes=memory,
         )
         return capacity, found.get("metadata", {}).get("labels") or {}
 
@@ -97,24 +101,44 @@ class KubernetesCluster(Cluster):
     async def publish(self, descriptor: NodeDescriptor) -> None:
         """See Cluster."""
         body = ResourceDescriptorObject(spec=ResourceDescriptorSpec.model_validate(descriptor.wire())).wire()
-        body["metadata"] = {"name": object_name(descriptor.node, descriptor.generation),
-                            "labels": {LABEL_NODE: node_label(descriptor.node)}}
-        await _json(self._custom.create_cluster_custom_object_without_preload_content(
-            GROUP, VERSION, ResourceDescriptorObject.plural, body, _request_timeout=REQUEST_SECONDS))
+        body["metadata"] = {
+            "name": object_name(descriptor.node, descriptor.generation),
+            "labels": {LABEL_NODE: node_label(descriptor.node)},
+        }
+        await _json(
+            self._custom.create_cluster_custom_object_without_preload_content(
+                GROUP, VERSION, ResourceDescriptorObject.plural, body, _request_timeout=REQUEST_SECONDS
+            )
+        )
 
     async def collect(self, node: str, generation: int) -> None:
         """See Cluster."""
-        await _json(self._custom.delete_cluster_custom_object_without_preload_content(
-            GROUP, VERSION, ResourceDescriptorObject.plural, object_name(node, generation),
-            _request_timeout=REQUEST_SECONDS), gone_is_fine=True)
+        await _json(
+            self._custom.delete_cluster_custom_object_without_preload_content(
+                GROUP,
+                VERSION,
+                ResourceDescriptorObject.plural,
+                object_name(node, generation),
+                _request_timeout=REQUEST_SECONDS,
+            ),
+            gone_is_fine=True,
+        )
 
     async def _list(self, plural: str, label_selector: str | None = None) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = []
         token: str | None = None
         while True:
-            page = await _json(self._custom.list_cluster_custom_object_without_preload_content(
-                GROUP, VERSION, plural, limit=PAGE, label_selector=label_selector, _continue=token,
-                _request_timeout=REQUEST_SECONDS))
+            page = await _json(
+                self._custom.list_cluster_custom_object_without_preload_content(
+                    GROUP,
+                    VERSION,
+                    plural,
+                    limit=PAGE,
+                    label_selector=label_selector,
+                    _continue=token,
+                    _request_timeout=REQUEST_SECONDS,
+                )
+            )
             items += page.get("items") or []
             token = page.get("metadata", {}).get("continue") or None
             if token is None:

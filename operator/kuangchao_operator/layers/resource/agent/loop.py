@@ -75,8 +75,13 @@ class NodeAgent:
     async def _publish(self, descriptor: NodeDescriptor) -> None:
         """The new one first, then the old one goes: at no time is the node without a descriptor."""
         await self._cluster.publish(descriptor)
-        log.info("descriptor published", node=self._node, generation=descriptor.generation,
-                 devices=len(descriptor.devices), unhealthy=[d.uuid for d in descriptor.devices if not d.healthy])
+        log.info(
+            "descriptor published",
+            node=self._node,
+            generation=descriptor.generation,
+            devices=len(descriptor.devices),
+            unhealthy=[d.uuid for d in descriptor.devices if not d.healthy],
+        )
         old, self._previous = self._previous, descriptor
         if old is not None:
             await self._cluster.collect(self._node, old.generation)
