@@ -55,7 +55,7 @@ class RankView:
         self.state, self.exit_code, self.error_kind, self.error = RankState.EXITED, 1, kind[:64], message[:1024]
 
     def report(self, *, held: bool) -> RankReport:
-        """What is told to the control plane. `held`: it ended in order, but its last checkpoint is not committed yet."""
+        """What is told to the control plane. `held`: its last checkpoint is still on its way into the ledger."""
         if held and self.exit_code in (0, DRAINED_EXIT):
             return RankReport(rank=self.rank, state=RankState.RUNNING, step=self.step, section="commit")
         return RankReport(

@@ -57,6 +57,12 @@ class RankChannel:
         """Send a message that must arrive; gives up after `RELIABLE_SECONDS` when the agent is gone or stuck."""
         self._send(message.wire(), RELIABLE_SECONDS)
 
+    def close(self) -> None:
+        """Say nothing any more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     def _send(self, message: Mapping[str, object], patience: float) -> None:
         if self._socket is None or self._path is None:
             return

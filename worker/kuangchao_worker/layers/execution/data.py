@@ -4,6 +4,7 @@ The epochs' permutations form one endless stream; step s (from 1) takes its next
 the end of an epoch, so no sample is dropped or seen twice in one epoch.
 """
 
+import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -42,7 +43,9 @@ class SampleOrder:
 
 def _permutation(seed: int, epoch: int, size: int) -> torch.Tensor:
     # a generator of its own: the global one belongs to the model, and drawing from it would shift its numbers
-    generator = torch.Generator().manual_seed((seed << 32) + epoch)
+    # the generator uses 32 bits of its seed, so both numbers are mixed into them
+    mixed = int.from_bytes(hashlib.sha256(f"{seed}/{epoch}".encode()).digest()[:4], "big")
+    generator = torch.Generator().manual_seed(mixed)
     return torch.randperm(size, generator=generator)
 
 

@@ -1,0 +1,376 @@
+"""Parts of the agent that need no process: settings, environment of ranks, reports, files on the volume, client."""
+
+import asyncio
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from kuangchao_contracts.checkpoint import CheckpointRef
+from kuangchao_contracts.errors import CapabilityError, InvalidInputError, UnavailableError
+from kuangchao_contracts.run import Empty, FeedReply, JoinReply, RankReport, RankState
+from kuangchao_worker.agent import termination, volume
+from kuangchao_worker.agent.client import GateClient
+from kuangchao_worker.agent.environment import places, torchrun_environment
+from kuangchao_worker.agent.monitor import Monitor
+from kuangchao_worker.agent.settings import Settings
+from kuangchao_worker.agent.views import RankView
+from kuangchao_worker.pod.channel import RankChannel, RankMessage
+from kuangchao_worker.pod.network import gloo_interface, interface_of, local_address, wait_for_port
+from kuangchao_worker.pod.shards import ShardsDone, done_name, file_digest, finished_name, working_name
+from kuangchao_worker.pod.store import candidate_ports
+from kuangchao_worker.pod.tokens import TokenFile
+from tests.unit.worker.fakegate import UID, Issuer, make_launch, make_plan
+
+ENVIRONMENT = {
+    "KUANGCHAO_GATE_URL": "https://gate.kuangchao:8443/",
+    "KUANGCHAO_POD": "pod-0",
+    "KUANGCHAO_POD_INDEX": "0",
+    "KUANGCHAO_INCARNATION": "2",
+}
+
+
+# ---- settings
+
+
+def test_settings_have_the_documented_defaults() -> None:
+    settings = Settings.from_environment(ENVIRONMENT)
+    assert settings.gate_url == "https://gate.kuangchao:8443"
+    assert settings.incarnation == 2
+    assert settings.token_directory == Path("/var/run/kuangchao/token")
+    assert settings.checkpoints == Path("/checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KUANGCHAO_GATE_URL", "http://gate.kuangchao:8443"),
+        ("KUANGCHAO_GATE_URL", "ftp://127.0.0.1"),
+        ("KUANGCHAO_POD_INDEX", "first"),
+        ("KUANGCHAO_POD_INDEX", "-1"),
+        ("KUANGCHAO_POD", ""),
+    ],
+)
+def test_settings_refuse(name: str, value: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        Settings.from_environment({**ENVIRONMENT, name: value})
+    assert error.value.field == name
+
+
+def test_plain_http_is_for_loopback_only() -> None:
+    for host in ("127.0.0.1:8080", "[::1]:8080", "localhost:8080"):
+        assert Settings.from_environment({**ENVIRONMENT, "KUANGCHAO_GATE_URL": f"http://{host}"}).gate_url
+
+
+# ---- ranks and their environment
+
+
+def environments(world: int, per_pod: int) -> list[dict[str, str]]:
+    plan = make_plan(world, per_pod=per_pod, batch=world)
+    reply = JoinReply(ready=True, attempt=3, master_host="w-0-0.job", master_port=12_000, store_prefix="p")
+    launch = make_launch(plan, None, command=("train.py",))
+    return [
+        torchrun_environment({"PATH": "/bin"}, place, reply, launch, "/run/m", "/scratch")
+        for pod in range(plan.pods)
+        for place in places(plan, pod)
+    ]
+
+
+def test_world_size_counts_processes_and_ranks_are_unique() -> None:
+    found = environments(8, 4)
+    assert {e["WORLD_SIZE"] for e in found} == {"8"}
+    assert [e["RANK"] for e in found] == [str(i) for i in range(8)]
+    assert [e["LOCAL_RANK"] for e in found] == ["0", "1", "2", "3"] * 2
+    assert [e["GROUP_RANK"] for e in found] == ["0"] * 4 + ["1"] * 4
+    assert {e["LOCAL_WORLD_SIZE"] for e in found} == {"4"}
+
+
+def test_rank_is_the_pod_index_not_the_order_of_names() -> None:
+    found = environments(12, 1)
+    assert [e["RANK"] for e in found] == [str(i) for i in range(12)]
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in found} == {("w-0-0.job", "12000")}
+
+
+def test_torchrun_variables_use_the_agents_store_and_say_the_attempt() -> None:
+    first = environments(2, 1)[0]
+    assert first["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+    assert first["TORCHELASTIC_RESTART_COUNT"] == "2"
+    assert first["OMP_NUM_THREADS"] == "1"
+    assert first["PATH"] == "/bin"
+
+
+def test_ports_avoid_the_ephemeral_range() -> None:
+    drawn = candidate_ports((32_768, 60_999), lambda n: n - 1) + candidate_ports((32_768, 60_999), lambda n: n // 2)
+    assert all(10_240 <= port < 32_768 or 60_999 < port <= 65_535 for port in drawn)
+    assert candidate_ports((1, 65_535), lambda _: 7), "a kernel that gives away every port still leaves a choice"
+
+
+# ---- network
+
+
+@pytest.mark.parametrize("value", ["^lo", "^lo,docker0", "eth0,eth1", "=eth0", ""])
+def test_gloo_takes_one_interface_and_no_list(value: str) -> None:
+    with pytest.raises(InvalidInputError, match="GLOO_SOCKET_IFNAME") as error:
+        gloo_interface({"GLOO_SOCKET_IFNAME": value}, "127.0.0.1", 80)
+    assert error.value.nearest == "lo"
+
+
+def test_interface_is_the_one_that_routes_to_the_master() -> None:
+    assert gloo_interface({}, "127.0.0.1", 80) == "lo"
+    assert interface_of("::1") in ("lo", None)
+    assert gloo_interface({"GLOO_SOCKET_IFNAME": "eth7"}, "127.0.0.1", 80) == "eth7"
+
+
+def test_link_local_is_never_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Probe(socket.socket):
+        def connect(self, address: object) -> None: ...
+
+        def getsockname(self) -> tuple[str, int]:
+            return "169.254.7.7", 1
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    with pytest.raises(UnavailableError, match="link-local"):
+        local_address("127.0.0.1", 80)
+
+
+def test_waiting_for_the_store_ends_with_the_reason() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} did not answer within 0 s"):
+            wait_for_port("127.0.0.1", port, 0.05, pause=0.01)
+        with pytest.raises(UnavailableError, match="stopped"):
+            wait_for_port("127.0.0.1", port, 60, lambda: True)
+
+
+def test_port_may_open_after_the_name_resolves() -> None:
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    asked = []
+
+    def stop() -> bool:
+        asked.append(1)
+        if len(asked) == 2:
+            server.listen()
+        return False
+
+    with server:
+        wait_for_port("127.0.0.1", server.getsockname()[1], 30, stop, pause=0.01)
+    assert len(asked) == 2
+
+
+# ---- reports
+
+
+def test_exit_of_a_rank_is_held_back_while_its_checkpoint_is_on_its_way() -> None:
+    view = RankView(0, state=RankState.EXITED, step=9, exit_code=0)
+    assert view.report(held=True).exit_code is None
+    assert view.report(held=True).section == "commit"
+    assert view.report(held=False).exit_code == 0
+    assert RankView(0, state=RankState.EXITED, exit_code=1).report(held=True).exit_code == 1
+
+
+def test_failed_save_is_no_failure_of_the_rank() -> None:
+    view = RankView(0)
+    view.hear(RankMessage(rank=0, save_failed="/x", error="OSError: disk full"))
+    assert view.error is None
+
+
+def test_termination_log_fits_the_kubelet_and_keeps_failures() -> None:
+    reports = [RankReport(rank=r, state=RankState.EXITED, exit_code=0) for r in range(200)]
+    reports.append(RankReport(rank=200, state=RankState.EXITED, exit_code=1, error="x" * 1024, error_kind="ValueError"))
+    raw = termination.compose(reports)
+    assert len(raw) <= 4096
+    first = RankReport.model_validate(json.loads(raw)[0])
+    assert (first.rank, first.error_kind) == (200, "ValueError")
+
+
+async def test_monitor_hears_everything_before_an_end_is_judged(tmp_path: Path) -> None:
+    heard: list[RankMessage] = []
+    monitor = Monitor(tmp_path / "m.sock", heard.append)
+    channel = RankChannel(str(tmp_path / "m.sock"), 3)
+    channel.progress(1, "train")
+    channel.progress(2, "train")
+    channel.reliable(RankMessage(rank=3, step=9, metrics={"accuracy": "0.97"}))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.sendto(b"{}", str(tmp_path / "m.sock"))
+    monitor.drain()
+    monitor.close()
+    assert [m.step for m in heard] == [1, 9], "progress is thinned, the last word is not, and noise is dropped"
+    assert not (tmp_path / "m.sock").exists()
+    channel.reliable(RankMessage(rank=3))  # nobody listens any more; a rank must not fail for that
+    channel.close()
+
+
+# ---- checkpoint volume
+
+
+def shard(working: Path, rank: int, content: bytes) -> ShardsDone:
+    working.mkdir(parents=True, exist_ok=True)
+    (working / f"rank-{rank}.pt").write_bytes(content)
+    done = ShardsDone(rank=rank, files=(file_digest(working, f"rank-{rank}.pt"),), torch_version="2")
+    (working / done_name(rank)).write_bytes(done.canonical())
+    return done
+
+
+def sealed(base: Path, step: int = 5) -> CheckpointRef:
+    working = base / working_name(step, 1)
+    parts = [shard(working, rank, bytes([rank]) * 100) for rank in range(2)]
+    content = volume.manifest(make_launch(make_plan(2)), step, 1, parts)
+    finished = volume.seal(working, content)
+    return CheckpointRef(step=step, attempt=1, path=finished.name, digest=content.content_hash())
+
+
+def test_sealed_checkpoint_verifies(tmp_path: Path) -> None:
+    ref = sealed(tmp_path)
+    assert volume.verify(tmp_path, ref) is None
+    assert sorted(p.name for p in (tmp_path / ref.path).iterdir()) == ["manifest.json", "rank-0.pt", "rank-1.pt"]
+    assert not (tmp_path / working_name(5, 1)).exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d: os.truncate(d / "rank-1.pt", 50), "50 bytes instead of 100"),
+        (lambda d: os.truncate(d / "rank-1.pt", 0), "0 bytes instead of 100"),
+        (lambda d: (d / "rank-0.pt").unlink(), "rank-0.pt is missing"),
+        (lambda d: (d / "manifest.json").unlink(), "manifest.json is missing"),
+        (lambda d: (d / "rank-0.pt").write_bytes(b"\1" * 100), "rank-0.pt was changed"),
+        (lambda d: (d / "manifest.json").write_text("{}"), "not the committed one"),
+        (lambda d: [p.unlink() for p in d.iterdir()] and d.rmdir(), "missing"),
+    ],
+)
+def test_damage_is_found_and_named(tmp_path: Path, damage: object, words: str) -> None:
+    ref = sealed(tmp_path)
+    damage(tmp_path / ref.path)  # type: ignore[operator]
+    assert words in (volume.verify(tmp_path, ref) or "")
+
+
+def test_unreadable_volume_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = sealed(tmp_path)
+
+    def broken(_: Path) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    with pytest.raises(volume.StorageError, match="Input/output error"):
+        volume.verify(tmp_path, ref)
+
+
+def test_incomplete_checkpoint_is_never_sealed(tmp_path: Path) -> None:
+    working = tmp_path / working_name(5, 1)
+    done = shard(working, 0, b"abc")
+    assert "rank 1" in str(volume.read_done(working, 2))
+    os.truncate(working / "rank-0.pt", 1)
+    with pytest.raises(volume.StorageError, match="has 1 bytes"):
+        volume.seal(working, volume.manifest(make_launch(make_plan(1)), 5, 1, [done]))
+    assert not (tmp_path / finished_name(5, 1)).exists()
+
+
+def test_directory_of_another_job_is_left_alone(tmp_path: Path) -> None:
+    base = tmp_path / "shared"
+    volume.claim(base, UID)
+    volume.claim(base, UID)
+    with pytest.raises(volume.CheckpointPathInUseError, match=UID):
+        volume.claim(base, "another")
+    assert sorted(p.name for p in base.iterdir()) == [".kuangchao-owner"]
+
+
+def test_sweep_takes_only_unfinished_work_of_earlier_attempts(tmp_path: Path) -> None:
+    names = ["step-5.att-1.tmp", "step-9.att-2.tmp", "step-5.att-1", "step-4.att-1.bad", "notes"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    volume.sweep(tmp_path, 2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names[1:])
+
+
+def test_prune_deletes_checkpoints_only(tmp_path: Path) -> None:
+    for name in ("step-5.att-1", "notes"):
+        (tmp_path / "job" / name).mkdir(parents=True)
+    for path in ("notes", "../job", "step-5.att-1/..", "step-5.att-1"):
+        volume.prune(tmp_path / "job", path)
+    assert [p.name for p in (tmp_path / "job").iterdir()] == ["notes"]
+
+
+# ---- tokens and the gate client
+
+
+async def test_tokens_are_read_at_each_use_and_never_shown(tmp_path: Path) -> None:
+    issuer, tokens = Issuer(), TokenFile(tmp_path)
+    with pytest.raises(UnavailableError, match=r"bundle\.json"):
+        tokens.read()
+    (tmp_path / "bundle.json").write_text('{"tokens": {"agent/kc:execution": "eyJsecret"}}')
+    with pytest.raises(UnavailableError) as error:
+        tokens.read()
+    assert "eyJ" not in str(error.value)
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "bundle.json").write_bytes(issuer.bundle("pod-0", 1).canonical())
+    (tmp_path / "bundle.json").unlink()
+    (tmp_path / "..data").symlink_to("v1")
+    (tmp_path / "bundle.json").symlink_to("..data/bundle.json")
+    assert (await tokens.wait_for_attempt(1, 1)).attempt == 1
+    assert tokens.identity().job == "job"
+    with pytest.raises(UnavailableError, match="are for attempt 1"):
+        await tokens.wait_for_attempt(2, 0)
+    (tmp_path / "v2").mkdir()
+    (tmp_path / "v2" / "bundle.json").write_bytes(issuer.bundle("pod-0", 2).canonical())
+    (tmp_path / "..next").symlink_to("v2")
+    (tmp_path / "..next").rename(tmp_path / "..data")
+    assert (await tokens.wait_for_attempt(2, 1)).attempt == 2
+
+
+async def serve(handler: object, tmp_path: Path) -> tuple[web.AppRunner, GateClient]:
+    app = web.Application()
+    app.router.add_post("/v1/call/{op}", handler)  # type: ignore[arg-type]
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (tmp_path / "bundle.json").write_bytes(Issuer().bundle("pod-0", 1).canonical())
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    return runner, GateClient(url, TokenFile(tmp_path), tmp_path / "ca.crt", jitter=lambda: 0.0)
+
+
+async def test_client_waits_for_an_outage_but_not_for_a_refusal(tmp_path: Path) -> None:
+    answers = [
+        web.Response(status=502, text="<html>"),
+        web.json_response({"error": "AuditUnavailable"}, status=503),
+        web.json_response(FeedReply(attempt=4, policy_generation=1).wire()),
+        web.json_response({"error": "invalid_token"}, status=401),
+    ]
+
+    async def handler(_: web.Request) -> web.Response:
+        return answers.pop(0)
+
+    runner, client = await serve(handler, tmp_path)
+    async with client:
+
+        async def feed() -> FeedReply:
+            return await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply)
+
+        assert (await client.patiently(feed, 60)).attempt == 4
+        with pytest.raises(CapabilityError):
+            await client.patiently(feed, 60)
+        answers.append(web.Response(status=500))
+        with pytest.raises(UnavailableError):
+            await client.patiently(feed, 0)
+    await runner.cleanup()
+
+
+async def test_client_gives_up_on_a_silent_gate_and_hides_the_token(tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def handler(_: web.Request) -> web.Response:
+        await never.wait()
+        return web.Response()
+
+    runner, slow = await serve(handler, tmp_path)
+    client = GateClient(slow._url, TokenFile(tmp_path), tmp_path / "ca.crt", timeout=0.2)
+    async with client:
+        with pytest.raises(UnavailableError) as error:
+            await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply)
+        assert "eyJ" not in str(error.value)
+    never.set()
+    await runner.cleanup()
