@@ -48,14 +48,16 @@ def install(server: ApiServer) -> None:
 
 
 class Operator:
-    """Operator and issuer with their state in one folder; the operator logs in as its ServiceAccount and nothing more."""
+    """Operator and issuer with their state in one folder; the operator logs in as a ServiceAccount, nothing more."""
 
-    def __init__(self, server: ApiServer, directory: Path) -> None:
-        self._server, self._directory = server, directory
+    def __init__(
+        self, server: ApiServer, directory: Path, account: str = "kuangchao-operator", **settings: str
+    ) -> None:
+        self._server, self._directory, self._extra = server, directory, settings
         self.gate_port, self.metrics_port = _free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._kubeconfig = directory / "kubeconfig"
-        self._kubeconfig.write_text(_account_config(server))
+        self._kubeconfig.write_text(_account_config(server, account))
         self._kubeconfig.chmod(0o600)
 
     @property
@@ -138,12 +140,13 @@ class Operator:
             "KUANGCHAO_HOST": "127.0.0.1",
             "KUANGCHAO_GATE_PORT": str(self.gate_port),
             "KUANGCHAO_METRICS_PORT": str(self.metrics_port),
+            **self._extra,
         }
 
 
-def _account_config(server: ApiServer) -> str:
+def _account_config(server: ApiServer, account: str) -> str:
     config = yaml.safe_load(server.kubeconfig.read_text())
-    token = server.kubectl("create", "token", "kuangchao-operator", "-n", RELEASE, "--duration=3h").strip()
+    token = server.kubectl("create", "token", account, "-n", RELEASE, "--duration=3h").strip()
     config["users"][0]["user"] = {"token": token}
     return yaml.safe_dump(config)
 
@@ -421,6 +424,10 @@ class Gang(threading.Thread):
         """A call to the gate with a token of this pod's bundle."""
         token = self.bundle(pod)["tokens"][key]
         resource = f"{self._job.site.namespace}/jobs/{self._job.name}"
+        return call_gate(self._job.site.operator, self._tls, token, op, resource, request)
+
+    def call_as(self, token: str, op: str, resource: str, request: Object) -> Object:
+        """A call to the gate with any token."""
         return call_gate(self._job.site.operator, self._tls, token, op, resource, request)
 
     def bundle(self, pod: Object) -> Object:

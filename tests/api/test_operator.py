@@ -1,10 +1,13 @@
 """The operator on a real API server, under its own account: the course of a job, and everything it says on the way."""
 
+import base64
+import json
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.api.fakes import Gang, Kubelets, Site, eventually, running
+from tests.api.fakes import RELEASE, Gang, GateRefusedError, Kubelets, Site, eventually, running
 from tests.api.server import API
 
 
@@ -196,8 +199,40 @@ def test_a_lost_node_moves_the_gang_and_costs_no_restart(site: Site) -> None:
             "placed on other nodes",
         )
         pods = job.wait(
-            lambda: len(new := [p for p in job.pods() if "-1-" in p["metadata"]["name"][-5:]]) == 4 and new or None,
+            lambda: (len(new := [p for p in job.pods() if "-1-" in p["metadata"]["name"][-5:]]) == 4 and new) or None,
             "new pods",
         )
         assert {p["metadata"]["labels"]["kuangchao.io/incarnation"] for p in pods} == {"1"}
     assert (job.status()["restarts"], job.status()["infrastructureRestarts"]) == (0, 1)
+
+
+def test_governance_may_ask_who_did_what_and_nothing_else(site: Site) -> None:
+    job = site.job("watched")
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        secret = site.server.request("GET", f"/api/v1/namespaces/{RELEASE}/secrets/kuangchao-governance-token")
+        lease = json.loads(base64.b64decode(secret["data"]["bundle.json"]))["tokens"]["governance/kc:governance"]
+        page = gang.call_as(lease, "governance.query", "_cluster/audit/records", {"job": "watched"})
+        ops = {(entry["record"]["op"], entry["record"]["stage"]) for entry in page["records"]}
+        assert {("strategy.plan", "result"), ("execution.launch", "intent"), ("execution.launch", "result")} <= ops
+        resource = f"{site.namespace}/jobs/watched"
+        with pytest.raises(GateRefusedError, match="401 invalid_token"):
+            gang.call_as(lease, "execution.reclaim", resource, {})
+    assert len(job.pods()) == 2
+
+
+def test_the_operator_stays_small(site: Site) -> None:
+    status = Path(f"/proc/{site.operator.pid}/status").read_text()
+    kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+    assert kib < 150 * 1024
+
+
+def test_metrics_exist_before_anything_happens_and_name_no_job(site: Site) -> None:
+    site.job("nameless", count=2).wait_pods(2)
+    text = site.operator.metrics()
+    for name in ("created", "succeeded", "failed", "deleted"):
+        assert f"kuangchao_jobs_{name}_total " in text
+    assert 'kuangchao_job_restarts_total{cause="infrastructure"}' in text
+    assert f'kuangchao_pool_devices{{pool="{site.pool}",state="reserved"}} 2.0' in text
+    assert 'kuangchao_watch_last_event_seconds{kind="Pod"}' in text
+    assert "nameless" not in text

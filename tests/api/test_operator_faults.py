@@ -28,7 +28,7 @@ def test_a_foreign_pod_of_our_name_is_neither_adopted_nor_removed(site: Site) ->
     job.wait(lambda: name in json.dumps(job.status().get("conditions", [])), "the stranger is named")
     assert site.server.request("GET", f"{path}/{name}")["metadata"]["uid"] == made["metadata"]["uid"]
     site.server.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
-    pods = job.wait(lambda: len(found := job.pods()) == 2 and found or None, "both pods are ours", 60)
+    pods = job.wait(lambda: (len(found := job.pods()) == 2 and found) or None, "both pods are ours", 60)
     assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods} == {uid}
 
 

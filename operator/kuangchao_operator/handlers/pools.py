@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from kuangchao_contracts import names
-from kuangchao_contracts.errors import KuangchaoError
+from kuangchao_contracts.errors import ConflictError, KuangchaoError
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.kube.cache import Cache, PoolRecord
 from kuangchao_operator.kube.events import EventWriter
@@ -41,6 +41,8 @@ class PoolKeeper:
             for record in self._cache.pools:
                 try:
                     await self._tend(record)
+                except ConflictError:
+                    self._dirty.set()  # the watch is about to show what was written in between
                 except KuangchaoError as error:
                     logger.warning("pool %s: %s: %s", record.pool.metadata.name, type(error).__name__, error)
             await self._pause()

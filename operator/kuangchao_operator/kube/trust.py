@@ -1,12 +1,16 @@
 """Publishes what workers need to judge tokens and the gate's certificate: ConfigMap `kuangchao-trust`. Public only."""
 
+import logging
 from collections.abc import Iterable
 from typing import Final
 
 from kuangchao_contracts import names
+from kuangchao_contracts.errors import ChildRefusedError
+from kuangchao_operator.kube.client import NotFoundError
 from kuangchao_operator.kube.writer import Writer
 
 CONFIG_MAP: Final = "kuangchao-trust"
+logger = logging.getLogger(__name__)
 
 
 class TrustPublisher:
@@ -15,18 +19,20 @@ class TrustPublisher:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._data: dict[str, str] = {}
-        self._published: dict[str, dict[str, str]] = {}
+        self._namespaces: set[str] = set()
 
     async def update(self, ca: str, jwks: str, issuer: str, namespaces: Iterable[str]) -> None:
-        """New truth: write it wherever the old one is, and to these namespaces. Unchanged: no write."""
+        """New truth: write it wherever the old one is, and to these namespaces. A namespace that is gone is left."""
         self._data = {"ca.crt": ca, "jwks.json": jwks, "issuer": issuer}
-        for namespace in {*self._published, *namespaces}:
-            await self.ensure(namespace)
+        for namespace in sorted({*self._namespaces, *namespaces}):
+            try:
+                await self.ensure(namespace)
+            except (NotFoundError, ChildRefusedError) as error:
+                logger.warning("trust was not published in %s: %s", namespace, error)
+                self._namespaces.discard(namespace)
 
     async def ensure(self, namespace: str) -> None:
-        """Have the present truth in a namespace."""
-        if self._published.get(namespace) == self._data:
-            return
+        """Have the present truth in a namespace. Always written: the namespace may have been made anew."""
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -38,8 +44,4 @@ class TrustPublisher:
             "data": self._data,
         }
         await self._writer.apply(body)
-        self._published[namespace] = self._data
-
-    def forget(self, namespace: str) -> None:
-        """The namespace may have lost its copy (it was deleted and made anew): write again at the next launch."""
-        self._published.pop(namespace, None)
+        self._namespaces.add(namespace)

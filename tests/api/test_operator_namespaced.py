@@ -1,0 +1,62 @@
+"""The operator confined to given namespaces, which is the chart's default: its account has no right elsewhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.api.fakes import CHART, RELEASE, Gang, Kubelets, Operator, Site, running
+from tests.api.server import ApiServer, RefusedError
+
+ACCOUNT = "confined"
+
+
+@pytest.fixture
+def confined(control_plane: ApiServer, operator: Operator, tmp_path: Path) -> Iterator[Site]:
+    """A site whose operator may act in this one namespace; the session's operator pauses meanwhile."""
+    site = Site(control_plane, operator, "confined", {"a": 2, "b": 2})
+    _grant(control_plane, site.namespace)
+    site.operator = Operator(control_plane, tmp_path, ACCOUNT, KUANGCHAO_JOB_NAMESPACES=site.namespace)
+    operator.kill()
+    try:
+        site.operator.start()
+        yield site
+    finally:
+        site.remove()
+        site.operator.stop()
+        operator.start()
+
+
+def _grant(server: ApiServer, namespace: str) -> None:
+    """The chart's own rules for this one namespace, for an account that has nothing else."""
+    server.kubectl("create", "serviceaccount", ACCOUNT, "-n", RELEASE)
+    account = f"{RELEASE}:{ACCOUNT}"
+    server.kubectl("create", "clusterrolebinding", ACCOUNT, "--clusterrole=kuangchao-operator",
+                   f"--serviceaccount={account}")  # fmt: skip
+    server.kubectl("create", "rolebinding", ACCOUNT, "-n", RELEASE, "--role=kuangchao-operator",
+                   f"--serviceaccount={account}")  # fmt: skip
+    values = ("--set", f"jobNamespaces={{{namespace}}}", "--kube-version", "1.30.0")
+    rendered = server.helm("template", "kuangchao", CHART, "-n", RELEASE, *values)
+    role = next(
+        part for part in yaml.safe_load_all(rendered)
+        if part and part["kind"] == "Role" and part["metadata"]["namespace"] == namespace
+    )  # fmt: skip
+    server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(role))
+    server.kubectl("create", "rolebinding", ACCOUNT, "-n", namespace, f"--role={role['metadata']['name']}",
+                   f"--serviceaccount={account}")  # fmt: skip
+
+
+def test_a_job_runs_with_rights_in_one_namespace_only(confined: Site) -> None:
+    user = f"system:serviceaccount:{RELEASE}:{ACCOUNT}"
+    with pytest.raises(RefusedError, match="forbidden"):
+        confined.server.request("GET", "/api/v1/pods", user=user)
+    job = confined.job("inside", count=2, training={"steps": 5})
+    with running(Kubelets(confined)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            gang.step, gang.state, gang.exit_code = 5, "Exited", 0
+            job.wait_phase("Complete")
+        job.wait(lambda: not job.pods() and not job.children("secrets"), "reclaimed")
