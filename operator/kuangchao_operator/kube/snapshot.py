@@ -47,11 +47,14 @@ class KubeFacts(Facts):
         self._agents, self._plans = agents, plans
         self._release_namespace, self._started = release_namespace, clock()
         self._claims: dict[tuple[str, str], float] = {}
+        self._missing: dict[tuple[str, str], dict[str, datetime]] = {}
+        """By job: nodes that its pods are bound to and that do not exist, and since when that is known."""
 
     async def snapshot(self, namespace: str, name: str) -> JobSnapshot | None:
         """Everything known of the job now."""
         record = self._cache.jobs.get(name, namespace)
         if record is None:
+            self._missing.pop((namespace, name), None)
             return None
         job = record.job
         problem = await self._storage(job)
@@ -60,7 +63,7 @@ class KubeFacts(Facts):
             job=job,
             pool=pool_facts(job.spec.pool, self._cache),
             plan=await self._plans.plan(job),
-            pods=tuple(self._with_node(pod) for pod in self._cache.pods_of(job.metadata.uid)),
+            pods=self._pods(job),
             agents=self._agents.agents(job.metadata.uid),
             storage_problem=problem[1] if problem else None,
             storage_reason=problem[0] if problem else None,
@@ -72,11 +75,30 @@ class KubeFacts(Facts):
         """Read the job from the API server into the cache."""
         await self._store.get(namespace, name)
 
-    def _with_node(self, pod: PodRecord) -> PodFact:
-        node = self._cache.nodes.get(pod.fact.node) if pod.fact.node else None
-        if pod.fact.node is None or (node is not None and node.ready):
+    def _pods(self, job: TrainingJob) -> tuple[PodFact, ...]:
+        pods = self._cache.pods_of(job.metadata.uid)
+        missing = self._missing_nodes((job.metadata.namespace or "", job.metadata.name), pods)
+        return tuple(self._with_node(pod, missing) for pod in pods)
+
+    def _missing_nodes(self, key: tuple[str, str], pods: list[PodRecord]) -> dict[str, datetime]:
+        """A Node object says since when it is lost; for one that is gone, the first look that missed it has to do.
+
+        A node that is so new that its watch event is still to come is among them for a moment, which harms nothing.
+        """
+        known, now = self._missing.pop(key, {}), self._clock()
+        nodes = {pod.fact.node for pod in pods if pod.fact.node is not None}
+        missing = {node: known.get(node, now) for node in nodes if self._cache.nodes.get(node) is None}
+        if missing:
+            self._missing[key] = missing
+        return missing
+
+    def _with_node(self, pod: PodRecord, missing: dict[str, datetime]) -> PodFact:
+        if pod.fact.node is None:
             return pod.fact
-        since = node.lost_since if node else None
+        node = self._cache.nodes.get(pod.fact.node)
+        if node is not None and node.ready:
+            return pod.fact
+        since = node.lost_since if node else missing[pod.fact.node]
         return pod.fact.model_copy(update={"node_ready": False, "node_lost_since": since})
 
     async def _storage(self, job: TrainingJob) -> tuple[Reason, str] | None:
