@@ -52,7 +52,7 @@ class Settings(BaseSettings):
 
 
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
-    """How kopf watches. Every value has its reason in docs/operations.md or beside it."""
+    """How kopf watches."""
     mapped = kopf.OperatorSettings()
     mapped.peering.standalone = True
     # a watch that has gone silent behind a load balancer is closed by us, not waited for

@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from kuangchao_operator.kube.podfacts import PodRecord, pod_record
 
 KINDS: Final = ("ResourcePool", "ResourceDescriptor", "Node", "TrainingJob", "Pod")
 """In the order in which they are listed at the start: what jobs depend on comes before jobs."""
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -67,10 +68,18 @@ class Cache:
         self._pods_of: dict[str, dict[Key, PodRecord]] = defaultdict(dict)
         self._jobs_in: dict[str, dict[Key, JobRecord]] = defaultdict(dict)
         self._listeners: list[Callable[[Change], None]] = []
+        self._derived: dict[Any, Any] = {}
 
     def listen(self, listener: Callable[[Change], None]) -> None:
         """Tell of every change from now on, whoever brought it: a watch, a list or our own write."""
         self._listeners.append(listener)
+
+    def derived(self, key: Any, make: Callable[[], T]) -> T:
+        """A value made from the cache, made anew only when something has changed: many loops ask for the same pool."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        value: T = self._derived[key]
+        return value
 
     def see(self, kind: str, body: dict[str, Any]) -> None:
         """Take in an object as it is now."""
@@ -116,6 +125,7 @@ class Cache:
         if before == after:
             return
         self._relate(before, after)
+        self._derived.clear()
         for listener in self._listeners:
             listener(Change(kind, before, after))
 

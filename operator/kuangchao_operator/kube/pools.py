@@ -18,6 +18,10 @@ def in_pool(node: NodeRecord, spec: ResourcePoolSpec) -> bool:
 
 def pool_facts(name: str, cache: Cache) -> PoolFacts | None:
     """The facts of a pool, or None when there is no such pool."""
+    return cache.derived(("pool", name), lambda: _pool_facts(name, cache))
+
+
+def _pool_facts(name: str, cache: Cache) -> PoolFacts | None:
     record = cache.pools.get(name)
     if record is None:
         return None
@@ -35,7 +39,7 @@ def pool_facts(name: str, cache: Cache) -> PoolFacts | None:
 
 def pool_nodes(spec: ResourcePoolSpec, cache: Cache) -> tuple[PoolNode, ...]:
     """What each node of the pool can give away. A cordoned node takes no new pods, so it counts as not ready."""
-    descriptors = cache.newest_descriptors()
+    descriptors = _descriptors(cache)
     found = []
     for node in cache.nodes:
         if in_pool(node, spec):
@@ -46,8 +50,12 @@ def pool_nodes(spec: ResourcePoolSpec, cache: Cache) -> tuple[PoolNode, ...]:
 
 def pool_descriptors(spec: ResourcePoolSpec, cache: Cache) -> tuple[NodeDescriptor, ...]:
     """Descriptors in force of the pool's nodes."""
-    descriptors = cache.newest_descriptors()
+    descriptors = _descriptors(cache)
     return tuple(descriptors[n.name] for n in cache.nodes if in_pool(n, spec) and n.name in descriptors)
+
+
+def _descriptors(cache: Cache) -> dict[str, NodeDescriptor]:
+    return cache.derived("descriptors", cache.newest_descriptors)
 
 
 def _claim(entry: JobRecord, cache: Cache) -> Claim | None:

@@ -49,9 +49,7 @@ def node(name: str = "node-1", version: int = 1, ready: str = "True", **labels: 
         "kind": "Node",
         "metadata": {"name": name, "uid": f"node-{name}", "resourceVersion": str(version), "labels": labels},
         "spec": {},
-        "status": {
-            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-        },
+        "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
     }
 
 

@@ -43,10 +43,12 @@ def test_a_pod_without_our_labels_is_ignored(index: str) -> None:
 
 
 def test_the_end_of_a_side_car_is_not_the_end_of_training() -> None:
-    seen = fact(containerStatuses=[
-        container("side-car", terminated={"exitCode": 1, "reason": "Error"}),
-        container("train", running={}),
-    ])
+    seen = fact(
+        containerStatuses=[
+            container("side-car", terminated={"exitCode": 1, "reason": "Error"}),
+            container("train", running={}),
+        ]
+    )
     assert (seen.exit_code, seen.exit_reason) == (None, "")
 
 

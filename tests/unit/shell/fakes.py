@@ -21,10 +21,17 @@ from kuangchao_operator.shell.ports import Effects, Facts
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def job(name: str = "j", status: TrainingJobStatus | None = None, pool: str = "p", deleting: bool = False) -> TrainingJob:
+def job(
+    name: str = "j", status: TrainingJobStatus | None = None, pool: str = "p", deleting: bool = False
+) -> TrainingJob:
     """A stored job."""
     metadata = ObjectMeta(
-        name=name, namespace="ns", uid=f"uid-{name}", generation=1, resource_version="1", creation_timestamp=NOW,
+        name=name,
+        namespace="ns",
+        uid=f"uid-{name}",
+        generation=1,
+        resource_version="1",
+        creation_timestamp=NOW,
         deletion_timestamp=NOW if deleting else None,
     )
     spec = TrainingJobSpec(pool=pool, task="m:f", devices=Devices(count=2))
@@ -134,8 +141,15 @@ class Rig:
         self.actions = RecordedActions(self.world)
         self.fence = RecordedFence()
         self.ports = LoopPorts(
-            facts=self.world, effects=self.world, store=self.world, fence=self.fence, locks=PoolLocks(),
-            actions=self.actions, decide=decide, clock=lambda: self.world.now, rng=random.Random(1),
+            facts=self.world,
+            effects=self.world,
+            store=self.world,
+            fence=self.fence,
+            locks=PoolLocks(),
+            actions=self.actions,
+            decide=decide,
+            clock=lambda: self.world.now,
+            rng=random.Random(1),
         )
 
     def loop(self, name: str = "j") -> JobLoop:

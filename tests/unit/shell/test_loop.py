@@ -59,7 +59,7 @@ async def test_the_status_is_stored_before_its_actions_and_the_fence_follows_it(
     seen: list[object] = []
     original = rig.actions.run
 
-    async def run(target, action):  # noqa: ANN001, ANN202
+    async def run(target, action):
         seen.append((action.kind, rig.world.jobs["j"].status is not None, rig.fence.attempts.get("uid-j")))
         return await original(target, action)
 
@@ -141,7 +141,7 @@ async def test_a_refused_child_is_shown_to_the_next_decision_and_not_asked_for_h
     rig = Rig(decide, job())
     original = rig.actions.run
 
-    async def run(target, action):  # noqa: ANN001, ANN202
+    async def run(target, action):
         nonlocal tries
         tries += 1
         return await original(target, action)

@@ -1,0 +1,72 @@
+"""Counters exist at 0, move with what happens to jobs, and never name one."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from kuangchao_operator.app.metrics import Metrics
+from kuangchao_operator.handlers.watch import WatchClock
+from kuangchao_operator.kube.cache import Cache
+from tests.unit.kube.bodies import job
+
+Value = Callable[[str], float]
+
+
+@pytest.fixture
+def cache() -> Cache:
+    return Cache()
+
+
+@pytest.fixture
+def value(cache: Cache) -> Value:
+    metrics = Metrics(cache, WatchClock(), datetime(2025, 1, 1, tzinfo=UTC), lambda: 3)
+
+    def read(name: str) -> float:
+        lines = metrics.render().decode().splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name} ")).rsplit(" ", 1)[1])
+
+    return read
+
+
+def condition(kind: str) -> dict[str, object]:
+    entry = {"type": kind, "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    return {"conditions": [entry]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kuangchao_jobs_created_total", "kuangchao_jobs_succeeded_total", "kuangchao_jobs_failed_total",
+     "kuangchao_jobs_deleted_total", 'kuangchao_job_restarts_total{cause="user"}',
+     'kuangchao_job_restarts_total{cause="infrastructure"}'],
+)  # fmt: skip
+def test_counters_exist_from_the_start(value: Value, name: str) -> None:
+    assert value(name) == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Complete", "succeeded"), ("Failed", "failed")])
+def test_an_end_is_counted_once(cache: Cache, value: Value, kind: str, name: str) -> None:
+    cache.see("TrainingJob", job(version=1, status={}))
+    cache.see("TrainingJob", job(version=2, status=condition(kind)))
+    cache.see("TrainingJob", job(version=3, status={**condition(kind), "readyPods": 1}))
+    assert value(f"kuangchao_jobs_{name}_total") == 1
+
+
+def test_restarts_are_counted_by_who_pays(cache: Cache, value: Value) -> None:
+    cache.see("TrainingJob", job(version=1, status={"restarts": 5}))
+    cache.see("TrainingJob", job(version=2, status={"restarts": 6, "infrastructureRestarts": 2}))
+    cache.see("TrainingJob", job(version=3, status={"restarts": 0, "infrastructureRestarts": 0}))
+    assert value('kuangchao_job_restarts_total{cause="user"}') == 1
+    assert value('kuangchao_job_restarts_total{cause="infrastructure"}') == 2
+
+
+def test_jobs_from_before_the_start_are_not_created_again(value: Value, cache: Cache) -> None:
+    cache.see("TrainingJob", job("old", uid="u-old", metadata={"creationTimestamp": "2024-01-01T00:00:00Z"}))
+    cache.see("TrainingJob", job("new", uid="u-new"))
+    cache.forget("TrainingJob", job("old", uid="u-old", version=2))
+    assert value("kuangchao_jobs_created_total") == 1
+    assert value("kuangchao_jobs_deleted_total") == 1
+
+
+def test_loops_are_counted_when_asked(value: Value) -> None:
+    assert value("kuangchao_active_jobs") == 3
