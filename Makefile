@@ -73,7 +73,7 @@ crds: venv ## write crds/ and the chart's copy from the models
 
 .PHONY: chart
 chart: crds ## check the chart
-	@cluster/kc install
+	@cluster/kc install --api-only
 	"$$(cluster/kc bin)/helm" lint --strict charts/kuangchao -n kuangchao-system
 
 .PHONY: generated
@@ -129,7 +129,7 @@ test-local: venv ## whole jobs as processes of this machine, with real torch
 
 .PHONY: test-api
 test-api: venv ## a real kube-apiserver: schemas, CEL, chart, operator
-	@cluster/kc install
+	@cluster/kc install --api-only
 	$(call tier,api,tests/api)
 
 .PHONY: test-e2e

@@ -61,12 +61,12 @@ go_build_kubernetes() { # names...
   done
 }
 
-# install [--api-only]
+# install [--api-only]: with it, what `kc api` and tests of charts on it need
 install_all() {
-  local kubernetes="kube-apiserver kubectl" packages=$APT_PACKAGES_API
+  local kubernetes="kube-apiserver kubectl kube-controller-manager" packages=$APT_PACKAGES_API
   if [ "${1:-}" != --api-only ]; then
     packages=$APT_PACKAGES
-    kubernetes="$kubernetes kube-controller-manager kube-scheduler kubelet kube-proxy kubemark"   # each reuses packages of those before
+    kubernetes="$kubernetes kube-scheduler kubelet kube-proxy kubemark"   # each reuses packages of those before
   fi
   install_packages $packages
   mkdir -p "$BIN"
@@ -74,14 +74,14 @@ install_all() {
   flock 8
   rm -f "$BIN"/.*.[0-9]*
   GO_DIR=$KUANGCHAO_CACHE/go
-  if [ "$(binaries_missing $kubernetes)" ]; then
+  if [ "$(binaries_missing $kubernetes helm)" ]; then
     command -v go >/dev/null || fail "no go command; install Go 1.26 or newer and put it on PATH"
   fi
   go_build_kubernetes $kubernetes
+  go_build helm helm.sh/helm/v3/cmd/helm helm "-X helm.sh/helm/v3/internal/version.version=$(module_version helm helm.sh/helm/v3)"
   if [ "${1:-}" != --api-only ]; then
     go_build pause . pause
     go_build coredns github.com/coredns/coredns coredns
-    go_build helm helm.sh/helm/v3/cmd/helm helm "-X helm.sh/helm/v3/internal/version.version=$(module_version helm helm.sh/helm/v3)"
     rm -rf "$GO_DIR"   # everything is built: 9 GB that nothing needs any more
   fi
   exec 8>&-
