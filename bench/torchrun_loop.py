@@ -1,10 +1,12 @@
 """The plain loop that the executor is measured against: the same work under torchrun and DDP, nothing else.
 
-Like ours it draws a seeded order, reads the loss and the gradient norm each step, and runs one thread per rank.
+Like ours it draws a seeded order, takes a batch out of whole tensors, reads the mean loss and the gradient norm each
+step, and runs one thread per rank.
 """
 
 import json
 import sys
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -15,24 +17,28 @@ from bench.workloads import StepClock, workload
 
 
 def main() -> None:
-    """Arguments: workload, steps, global batch. Rank 0 prints {"stepsPerSecond": x}."""
+    """Arguments: workload, steps, global batch. Rank 0 prints what its clock measured as JSON."""
     name, steps, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    task, clock = workload(name), StepClock()
+    clock = StepClock()
+    train(name, steps, batch, clock)
+    if dist.get_rank() == 0:
+        print(json.dumps(clock.measured()))
+    dist.destroy_process_group()
+
+
+def train(name: str, steps: int, batch: int, clock: StepClock) -> None:
+    """Train so many steps."""
+    task, rank, world = workload(name), dist.get_rank(), dist.get_world_size()
     module = DistributedDataParallel(task.model())
     optimizer = task.optimizer(module.parameters())
-    share, size = batch // world, len(task.dataset)  # type: ignore[arg-type]  # map-style data has a length
-    generator = torch.Generator().manual_seed(0)
-    order: list[int] = []
+    batches = shares(len(task.dataset), batch, rank, world)  # type: ignore[arg-type]  # map-style data has a length
     for _ in range(steps):
-        while len(order) < batch:
-            order += torch.randperm(size, generator=generator).tolist()
-        mine, order = order[:batch][rank * share : (rank + 1) * share], order[batch:]
+        data = task.dataset[next(batches)]
         clock.tick()
-        loss = task.loss(module, task.collate([task.dataset[i] for i in mine]))
+        loss = task.loss(module, data)
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
         nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None]).item()
         optimizer.step()
@@ -40,9 +46,17 @@ def main() -> None:
         mean = loss.detach().clone()
         dist.all_reduce(mean)
         mean.item()
-    if rank == 0:
-        print(json.dumps({"stepsPerSecond": clock.rate()}))
-    dist.destroy_process_group()
+
+
+def shares(size: int, batch: int, rank: int, world: int) -> Iterator[torch.Tensor]:
+    """A rank's sample indices of step after step, over endless seeded epochs."""
+    generator, share = torch.Generator().manual_seed(0), batch // world
+    order = torch.empty(0, dtype=torch.int64)
+    while True:
+        while len(order) < batch:
+            order = torch.cat((order, torch.randperm(size, generator=generator)))
+        yield order[rank * share : (rank + 1) * share]
+        order = order[batch:]
 
 
 if __name__ == "__main__":

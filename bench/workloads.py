@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -17,19 +17,30 @@ WARM_UP = 10
 
 
 class StepClock:
-    """Steps per second between the end of the warm-up and the last step, measured on one rank."""
+    """Steps per second, and CPU time per step, between the end of the warm-up and the last step on one rank.
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
+    CPU time is what remains comparable when other programs share the cores.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
+    ) -> None:
+        self._clock, self._cpu = clock, cpu
+        self._times: list[tuple[float, float]] = []
 
     def tick(self) -> None:
-        """Call once at the start of each step."""
-        self.times.append(time.perf_counter())
+        """Call once in each step, always at the same point."""
+        self._times.append((self._clock(), self._cpu()))
 
-    def rate(self) -> float:
-        """Steps per second after the warm-up."""
-        timed = self.times[WARM_UP:]
-        return (len(timed) - 1) / (timed[-1] - timed[0])
+    def measured(self) -> dict[str, float]:
+        """Rate and CPU seconds per step after the warm-up, and how many steps there were with it."""
+        timed = self._times[WARM_UP:]
+        (began, cpu_began), (ended, cpu_ended), steps = timed[0], timed[-1], len(timed) - 1
+        return {
+            "stepsPerSecond": steps / (ended - began),
+            "cpuSecondsPerStep": (cpu_ended - cpu_began) / steps,
+            "ticks": len(self._times),
+        }
 
 
 def matrices(width: int) -> Task:
@@ -65,5 +76,12 @@ def timed(args: dict[str, str]) -> Task:
         clock.tick()
         return task.loss(module, batch)
 
-    return Task(model=task.model, dataset=task.dataset, loss=loss, optimizer=task.optimizer, scheduler=task.scheduler,
-                evaluate=lambda _module: {"stepsPerSecond": clock.rate()}, collate=task.collate)
+    return Task(
+        model=task.model,
+        dataset=task.dataset,
+        loss=loss,
+        optimizer=task.optimizer,
+        scheduler=task.scheduler,
+        evaluate=lambda _module: clock.measured(),
+        collate=task.collate,
+    )
