@@ -65,6 +65,20 @@ def test_a_job_deleted_while_it_starts_leaves_nothing(site: Site) -> None:
         eventually(lambda: site.pool_object()["status"]["free"] == 4, "devices are free")
 
 
+def test_a_job_that_a_tool_has_replaced_can_still_be_deleted(site: Site) -> None:
+    """`kubectl replace` makes the finalizer another manager's; taking it off must not depend on who owns it."""
+    job = site.job("replaced", count=2)
+    with running(Kubelets(site)):
+        job.wait_pods(2)
+        there = job.object() or {}
+        there["metadata"].pop("managedFields", None)
+        path = f"/apis/kuangchao.io/v1alpha1/namespaces/{site.namespace}/trainingjobs/replaced"
+        site.server.request("PUT", f"{path}?fieldManager=some-tool", there)
+        assert names.GROUP in json.dumps((job.object() or {})["metadata"]["finalizers"])
+        job.delete()
+        job.wait_gone()
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(("pool", "plan", "job"))), ids="-".join)
 def test_pool_plan_and_job_may_be_deleted_in_any_order(site: Site, order: tuple[str, ...]) -> None:
     """A62: what is gone already is success; a pool in use waits for its jobs and says so."""

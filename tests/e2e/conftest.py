@@ -51,6 +51,7 @@ def apply(cluster: None) -> Iterator[Callable[[dict[str, Any]], Job]]:
 
     def run(made: dict[str, Any]) -> Job:
         job = Job(made["metadata"]["namespace"], made["metadata"]["name"])
+        job.delete()  # a demo or an interrupted run may have left one
         jobs.append(job)
         kubectl("apply", "-f", "-", stdin=yaml.safe_dump(made))
         return job

@@ -3,12 +3,22 @@
 Every method may be repeated: names are fixed, so a second call finds what the first one made.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from kuangchao_contracts import names
 from kuangchao_contracts.errors import ChildRefusedError, ConflictError
 from kuangchao_operator.kube import paths
-from kuangchao_operator.kube.client import APPLY, MERGE, AlreadyExistsError, KubeApi, NotFoundError, RefusedError
+from kuangchao_operator.kube.client import (
+    APPLY,
+    JSON_PATCH,
+    MERGE,
+    AlreadyExistsError,
+    KubeApi,
+    NotFoundError,
+    RefusedError,
+)
+
+MAX_TRIES: Final = 8
 
 
 class Writer:
@@ -80,19 +90,35 @@ class Writer:
         return True
 
     async def finalizer(self, body: dict[str, Any], *, present: bool) -> dict[str, Any] | None:
-        """Own or disown our finalizer on an object of ours; others' finalizers are theirs. None: it is gone."""
-        there = body["metadata"]
-        metadata = {key: there[key] for key in ("name", "namespace", "uid") if there.get(key)}
-        if present:
-            metadata["finalizers"] = [names.FINALIZER]
-        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
-        manifest = {"apiVersion": names.API_VERSION, "kind": body["kind"], "metadata": metadata}
-        try:
-            return await self.api.request("PATCH", paths.of(manifest), manifest, query=query, content_type=APPLY)
-        except (NotFoundError, ConflictError):
-            if present:
-                raise
-            return None
+        """Put our finalizer on an object or take it off; others' finalizers are theirs. None: it is gone.
+
+        The list is replaced in the very version that was read. Server-side apply would not do: whoever replaces the
+        object (`kubectl replace`, a GitOps tool) takes the entry from its field manager, and it could never be removed.
+        """
+        for _ in range(MAX_TRIES):
+            there = await self.api.get(paths.of(body))
+            if there is None or there["metadata"]["uid"] != body["metadata"].get("uid", there["metadata"]["uid"]):
+                if present:
+                    raise ConflictError(f"{body['kind']} {body['metadata']['name']} is gone")
+                return None
+            have = there["metadata"].get("finalizers", [])
+            if (names.FINALIZER in have) == present:
+                return there
+            others = [entry for entry in have if entry != names.FINALIZER]
+            try:
+                return await self._finalizers(there, [*others, names.FINALIZER] if present else others)
+            except (ConflictError, NotFoundError):
+                continue
+        raise ConflictError(f"{body['kind']} {body['metadata']['name']}: others wrote it {MAX_TRIES} times in a row")
+
+    async def _finalizers(self, there: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+        metadata = there["metadata"]
+        patch = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+            {"op": "add", "path": "/metadata/finalizers", "value": wanted},
+        ]
+        query = {"fieldManager": names.FIELD_MANAGER}
+        return await self.api.request("PATCH", paths.of(there), patch, query=query, content_type=JSON_PATCH)
 
 
 def controller_uid(body: dict[str, Any]) -> str | None:
