@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from kuangchao_operator.local.processes import strays
 
 COMMAND = [sys.executable, "-m", "kuangchao_operator.cli.main", "run"]
 PATIENCE = 100.0
+TOKEN = re.compile(rb"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.")
+"""Header and payload of a JWT. Shorter patterns are met by chance in certificates and key ids."""
 
 
 def manifest(name: str, steps: int = 60, **spec: Any) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class Run:
         assert list(strays(self.directory)) == []
         assert list(self.temporary.glob("kuangchao*")) == []
         assert not any(self.directory.glob("pods/*/token/*"))
-        holders = [p for p in self.directory.rglob("*") if p.is_file() and b"eyJ" in p.read_bytes()]
+        holders = [p for p in self.directory.rglob("*") if p.is_file() and TOKEN.search(p.read_bytes())]
         assert holders == []
 
     def close(self) -> None:
