@@ -4,10 +4,19 @@ import asyncio
 import json
 import os
 import socket
+import ssl
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CapabilityError, InvalidInputError, UnavailableError
@@ -23,7 +32,7 @@ from kuangchao_worker.pod.network import gloo_interface, interface_of, local_add
 from kuangchao_worker.pod.shards import ShardsDone, done_name, file_digest, finished_name, working_name
 from kuangchao_worker.pod.store import candidate_ports
 from kuangchao_worker.pod.tokens import TokenFile
-from tests.unit.worker.fakegate import UID, Issuer, make_launch, make_plan
+from tests.unit.worker.fakegate import ROOT, UID, Issuer, make_launch, make_plan
 
 ENVIRONMENT = {
     "KUANGCHAO_GATE_URL": "https://gate.kuangchao:8443/",
@@ -374,3 +383,84 @@ async def test_client_gives_up_on_a_silent_gate_and_hides_the_token(tmp_path: Pa
         assert "eyJ" not in str(error.value)
     never.set()
     await runner.cleanup()
+
+
+def make_ca(folder: Path) -> ssl.SSLContext:
+    """A CA in `ca.crt` and a server context with a certificate of it for localhost."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test CA")])
+    ca = _certificate(name, name, key, key, x509.BasicConstraints(ca=True, path_length=0))
+    own = ec.generate_private_key(ec.SECP256R1())
+    leaf_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gate")])
+    leaf = _certificate(leaf_name, name, own, key, x509.SubjectAlternativeName([x509.DNSName("localhost")]))
+    (folder / "ca.crt").write_bytes(ca.public_bytes(Encoding.PEM))
+    private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.pem").write_bytes(private + leaf.public_bytes(Encoding.PEM))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem")
+    return context
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    extension: x509.ExtensionType,
+) -> x509.Certificate:
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(
+        issuer,
+        subject,
+        key.public_key(),
+        x509.random_serial_number(),
+        now - timedelta(hours=1),
+        now + timedelta(hours=1),
+    )
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        made.add_extension(extension, True)
+        .add_extension(identifier, False)
+        .add_extension(authority, False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+async def test_client_trusts_the_mounted_ca_only_and_reads_it_anew(tmp_path: Path) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(FeedReply(attempt=1, policy_generation=1).wire())
+
+    app = web.Application()
+    app.router.add_post("/v1/call/{op}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=make_ca(tmp_path)).start()
+    (tmp_path / "bundle.json").write_bytes(Issuer().bundle("pod-0", 1).canonical())
+    right = (tmp_path / "ca.crt").read_bytes()
+    (tmp_path / "other").mkdir()
+    make_ca(tmp_path / "other")
+    (tmp_path / "ca.crt").write_bytes((tmp_path / "other" / "ca.crt").read_bytes())
+    url = f"https://localhost:{runner.addresses[0][1]}"
+    async with GateClient(url, TokenFile(tmp_path), tmp_path / "ca.crt") as client:
+        with pytest.raises(UnavailableError, match="Certificate"):
+            await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply)
+        (tmp_path / "ca.crt").write_bytes(right)
+        assert (await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply)).attempt == 1
+    await runner.cleanup()
+
+
+def test_forked_ranks_have_a_command_line_of_their_own() -> None:
+    code = (
+        "from kuangchao_worker.forge.title import set_title; set_title('kuangchao_worker.rank rank=3');"
+        "print(open('/proc/self/cmdline').read().rstrip(chr(0)))"
+    )
+    path = ":".join(str(ROOT / part) for part in ("contracts", "worker"))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "." * 64],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": path},
+        timeout=60,
+    )
+    assert done.stdout.strip() == "kuangchao_worker.rank rank=3"
