@@ -4,6 +4,7 @@ Runs no user code and touches no accelerator before a fork, and never forks whil
 """
 
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -65,6 +66,8 @@ class Forge:
             # not before the first rank: a store needs torch only, and `command` jobs fork no rank
             warm_up()
             self._warm = True
+        # the collector writes to every object it looks at, which would copy the pages that parent and child share
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
             _become(request, descriptors[0], self._connection)
