@@ -125,7 +125,7 @@ def test_nothing_is_left_behind(stormy: Run) -> None:
 
 
 async def test_two_pods_train_digits_through_an_outage(tmp_path: Path) -> None:
-    launch = make_launch(make_plan(2), steps=300, checkpoint_path="job-1", checkpoint_every_steps=120)
+    launch = make_launch(make_plan(2, batch=64), steps=300, checkpoint_path="job-1", checkpoint_every_steps=120)
     async with Cluster(tmp_path, launch) as cluster:
         await cluster.start_agents()
         await cluster.beat_with(lambda beat: any(rank.section != "init" for rank in beat.ranks))

@@ -363,14 +363,14 @@ def curve(folder: Path) -> dict[int, str]:
 
 
 def test_digits_learn_and_are_measured(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, digits({}), steps=200, batch=32)
+    loop = Loop(tmp_path, digits({}), steps=300, batch=64)
     assert loop.executor.run(None) is Outcome.FINISHED
     assert float(loop.executor.metrics["accuracy"]) >= 0.95
     assert loop.executor.metrics["loss"]
     view = loop.context.view()
     assert isinstance(view, ContextView)
-    assert (view.step, view.samples, view.epoch, view.section) == (200, 6400, 4, "finished")
-    assert loop.calls[-1] == "save:200", "the last state is saved too"
+    assert (view.step, view.samples, view.epoch, view.section) == (300, 19_200, 13, "finished")
+    assert loop.calls[-1] == "save:300", "the last state is saved too"
 
 
 def test_checkpoints_follow_the_policy(tmp_path: Path) -> None:
