@@ -83,9 +83,9 @@ def pairs(name: str, steps: int, count: int) -> list[Pair]:
 
 def measure(quick: bool = False) -> list[Figure]:
     """Long steps for the ratio, short ones for what a step costs."""
-    count = 1 if quick else 5
-    long = pairs("matrices", 40 if quick else 150, count)
-    short = pairs("digits", 300 if quick else 3_000, count)
+    count = 1 if quick else 4  # even: each side goes first equally often
+    long = pairs("matrices", 40 if quick else 120, count)
+    short = pairs("digits", 300 if quick else 1_500, count)
     return [
         _rate("long steps", long, RATIO),
         *_costs("long steps", long),
