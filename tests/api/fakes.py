@@ -57,7 +57,7 @@ class Operator:
         self.gate_port, self.metrics_port = _free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._kubeconfig = directory / "kubeconfig"
-        self._kubeconfig.write_text(_account_config(server, account))
+        self._kubeconfig.write_text(account_config(server, account))
         self._kubeconfig.chmod(0o600)
 
     @property
@@ -144,7 +144,8 @@ class Operator:
         }
 
 
-def _account_config(server: ApiServer, account: str) -> str:
+def account_config(server: ApiServer, account: str) -> str:
+    """A kubeconfig that logs in as an account of the release."""
     config = yaml.safe_load(server.kubeconfig.read_text())
     token = server.kubectl("create", "token", account, "-n", RELEASE, "--duration=3h").strip()
     config["users"][0]["user"] = {"token": token}
