@@ -16,7 +16,7 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.gate import Gate
 from kuangchao_contracts.ports import OPERATIONS, PORTS
 from kuangchao_contracts.ports.base import Operation, Port, operations
-from tests.unit.authority.kit import JOB, NS, Clock, FixedFence, MemorySink, Signer
+from tests.unit.authority.kit import JOB, NS, TOKEN, Clock, FixedFence, MemorySink, Signer
 
 GUARDED = {name: op for name, op in OPERATIONS.items() if op.audit is not AuditClass.PUBLIC}
 Case = tuple[Callable[["World"], str | None], type[e.CapabilityError]]
@@ -41,6 +41,11 @@ def dummy(port: type[Port]) -> Port:
     return implementation
 
 
+def empty(request: type[Contract]) -> Contract:
+    """A request of the right type without content: authority must not depend on any."""
+    return type(request.__name__, (request,), {"audit_text": lambda _: ""}).model_construct()
+
+
 class World:
     """One operation, a holder that may call it, and the gate in front of it."""
 
@@ -51,7 +56,7 @@ class World:
         for port in PORTS:
             self.gate.register(dummy(port))
         self.resource = f"{NS}/{op.kind}/{JOB}"
-        self.request = op.request.model_construct()
+        self.request = empty(op.request)
 
     def holder(self) -> dict[str, Any]:
         role = next(role for role, ops in policy.ALLOW.items() if self.op.name in ops)
@@ -222,5 +227,5 @@ def assert_one_denial(world: World, expected: type[e.CapabilityError], token: st
     assert (record.stage, record.decision, record.reason) == (Stage.DENY, Decision.DENY, expected.code)
     assert (record.op, record.resource) == (world.op.name, world.resource)
     text = json.dumps(record.wire())
-    assert "eyJ" not in text
+    assert not TOKEN.search(text)
     assert token is None or not any(part in text for part in token.split("."))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import secrets
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,8 @@ ISSUER = "kuangchao/test"
 NOW = 1_800_000_000.0
 NS, JOB, JUID, ATTEMPT = "team-a", "digits", "uid-1", 3
 RESOURCE = f"{NS}/jobs/{JOB}"
+# With its dot: operation and key ids are random base64url and now and then contain the three letters alone.
+TOKEN = re.compile(r"eyJ[\w-]{8,}\.[\w-]{8,}", re.ASCII)
 
 
 class Clock:
