@@ -26,8 +26,11 @@ volume() { # name [namespace [size]]
   chown "$KC_VOLUME_GID:$KC_VOLUME_GID" "$dir"
   chmod 2770 "$dir"
   kubectl create namespace "$namespace" --dry-run=client -o yaml | kubectl apply -f - >/dev/null 2>&1
-  # A volume whose claim was deleted stays bound to the uid of that claim; this frees it for the new one.
-  kubectl patch pv "$namespace.$name" --type=json -p '[{"op": "remove", "path": "/spec/claimRef/uid"}]' >/dev/null 2>&1 || true
+  # A volume whose claim was deleted stays bound to the uid of that claim; this frees it for the new one. Never while
+  # the claim lives: the claim would be Lost for good.
+  if [ "$(kubectl get pv "$namespace.$name" -o 'jsonpath={.status.phase}' --ignore-not-found)" = Released ]; then
+    kubectl patch pv "$namespace.$name" --type=json -p '[{"op": "remove", "path": "/spec/claimRef/uid"}]' >/dev/null
+  fi
   kubectl apply -f - <<EOF
 apiVersion: v1
 kind: PersistentVolume
