@@ -87,6 +87,7 @@ def test_overstepped_bound_is_refused_on_update(
 
 
 def test_optional_blocks_may_all_be_left_out(api_server: ApiServer) -> None:
+    """kubernetes-sigs/jobset#394."""
     spec = {"pool": "cpu", "task": "tasks:train", "devices": {"count": 1}}
     job = {
         "apiVersion": "kuangchao.io/v1alpha1",

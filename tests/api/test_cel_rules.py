@@ -150,6 +150,7 @@ def job(api_server: ApiServer) -> Iterator[str]:
 
 @pytest.mark.parametrize("case", CREATES, ids=lambda case: case.message[:30])
 def test_update_is_validated_like_create(api_server: ApiServer, job: str, case: Create) -> None:
+    """kubeflow/trainer#3686."""
     current = api_server.get("TrainingJob", job)
     with pytest.raises(RefusedError, match=case.message):
         api_server.replace({**current, "spec": minimal(**case.bad)["spec"] | {"suspend": True}}, dry=True)
@@ -157,6 +158,7 @@ def test_update_is_validated_like_create(api_server: ApiServer, job: str, case: 
 
 @pytest.mark.parametrize("case", CHANGES, ids=lambda case: case.message[:30])
 def test_change(api_server: ApiServer, case: Change) -> None:
+    """kubeflow/trainer#3686."""
     api_server.create(minimal(**case.spec) | {"metadata": {"name": "changed"}})
     try:
         api_server.patch("TrainingJob", "changed", {"spec": case.good}, dry=True)
@@ -178,6 +180,7 @@ def test_the_write_that_resumes_a_job_may_change_it(api_server: ApiServer, job: 
 
 @pytest.mark.parametrize("name", ["a", "job-1", "a" * MAX_JOB_NAME])
 def test_names_that_children_can_be_made_from(api_server: ApiServer, name: str) -> None:
+    """kubernetes-sigs/jobset#408."""
     api_server.create(minimal() | {"metadata": {"name": name}}, dry=True)
     uid = "5d3c0a2e-0000-4000-8000-000000000000"
     children = [pod_name(name, uid, MAX_INCARNATION, MAX_PODS - 1), service_name(name, uid)]
@@ -187,6 +190,7 @@ def test_names_that_children_can_be_made_from(api_server: ApiServer, name: str) 
 
 @pytest.mark.parametrize("name", ["a" * (MAX_JOB_NAME + 1), "a" * 63, "b" * 78, "1job", "a.b", "9"])
 def test_names_too_long_or_no_label_are_refused_with_the_limit(api_server: ApiServer, name: str) -> None:
+    """kubeflow/trainer#1101, ray-project/kuberay#3980."""
     with pytest.raises(RefusedError, match=f"DNS label of at most {MAX_JOB_NAME}"):
         api_server.create(minimal() | {"metadata": {"name": name}}, dry=True)
 
@@ -199,11 +203,13 @@ def test_names_that_are_no_names_are_refused(api_server: ApiServer, name: str) -
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2", 2_147_483_648, None])
 def test_device_counts_that_were_never_numbers_of_devices(api_server: ApiServer, count: Any) -> None:
+    """kubeflow/trainer#3809."""
     with pytest.raises(RefusedError, match="count"):
         api_server.create(minimal(devices={"count": count}), dry=True)
 
 
 def test_a_status_write_cannot_change_the_spec(api_server: ApiServer, job: str) -> None:
+    """kubeflow/trainer#3686."""
     made = api_server.patch(
         "TrainingJob", job, {"spec": {"pool": "gpu"}, "status": {"attempt": 4}}, subresource="status"
     )

@@ -43,6 +43,7 @@ def test_a_job_is_planned_admitted_launched_watched_completed_and_reclaimed(site
 
 
 def test_tokens_and_trust_are_where_they_belong_and_nowhere_else(site: Site) -> None:
+    """1Password/kubernetes-secrets-injector#41, dash0hq/dash0-operator#1214."""
     job = site.job("tokens")
     with running(Kubelets(site)):
         pods = job.wait_pods(2)
@@ -83,7 +84,7 @@ def test_a_plan_that_cannot_be_is_refused_with_the_reason(site: Site) -> None:
 
 
 def test_two_jobs_of_one_pool_run_one_after_the_other_and_never_half(site: Site) -> None:
-    """A01: both want all devices; one gets all, the other none and says whom it waits for."""
+    """volcano-sh/volcano#3373: both want all devices; one gets all, the other none and says whom it waits for."""
     jobs = [site.job(name, count=4) for name in ("one", "two")]
     with running(Kubelets(site)):
         for job in jobs:
@@ -99,6 +100,7 @@ def test_two_jobs_of_one_pool_run_one_after_the_other_and_never_half(site: Site)
 
 
 def test_a_waiting_job_costs_no_writes(site: Site) -> None:
+    """ray-project/kuberay#4416, kubernetes-sigs/jobset#535."""
     holder, waiter = site.job("holder", count=4), None
     with running(Kubelets(site)):
         holder.wait_pods(4)
@@ -113,7 +115,7 @@ def test_a_waiting_job_costs_no_writes(site: Site) -> None:
 
 
 def test_suspended_from_the_start_means_nothing_is_made_and_resuming_uses_the_present_spec(site: Site) -> None:
-    """A31, and A19: after the resume everything says Running."""
+    """kubeflow/mpi-operator#670, and kubeflow/sdk#803: after the resume everything says Running."""
     job = site.job("paused", count=2, suspend=True, training={"globalBatch": 30})
     job.wait_phase("Suspended")
     assert [job.children(kind) for kind in ("pods", "secrets", "services", "parallelplans")] == [[], [], [], []]
@@ -130,7 +132,7 @@ def test_suspended_from_the_start_means_nothing_is_made_and_resuming_uses_the_pr
 
 
 def test_suspending_a_running_job_frees_everything_and_starts_no_time_to_live(site: Site) -> None:
-    """A30."""
+    """kubeflow/trainer#2159."""
     job = site.job("held", count=2, ttlSecondsAfterFinished=1)
     with running(Kubelets(site)):
         gang = Gang(job, job.wait_pods(2))
@@ -182,7 +184,7 @@ def test_a_failing_rank_restarts_the_gang_in_place_with_new_tokens(site: Site) -
 
 @pytest.mark.parametrize("site", [{"a": 2, "b": 2, "c": 2}], indirect=True)
 def test_a_lost_node_moves_the_gang_and_costs_no_restart(site: Site) -> None:
-    """A26: the pod's phase stays Running on a node that is gone; the node's condition is what counts."""
+    """kubeflow/trainer#959, kubernetes/kubernetes#72226: the pod's phase stays Running; the node's condition counts."""
     job = site.job("moved", count=4, fault={"nodeLostSeconds": 0})
     kubelets = Kubelets(site)
     with running(kubelets):

@@ -14,7 +14,7 @@ from tests.api.server import API, ApiServer, RefusedError
 
 
 def test_a_foreign_pod_of_our_name_is_neither_adopted_nor_removed(site: Site) -> None:
-    """A25."""
+    """intelligent-machine-learning/dlrover#1407."""
     job = site.job("twin", count=2, suspend=True)
     job.wait_phase("Suspended")
     uid = (job.object() or {})["metadata"]["uid"]
@@ -33,7 +33,7 @@ def test_a_foreign_pod_of_our_name_is_neither_adopted_nor_removed(site: Site) ->
 
 
 def test_a_refused_pod_is_reported_and_not_retried_hot(site: Site) -> None:
-    """A11: 403 by a namespace quota; the job goes on when there is room."""
+    """volcano-sh/volcano#4492: 403 by a namespace quota; the job goes on when there is room."""
     quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}}
     path = f"/api/v1/namespaces/{site.namespace}/resourcequotas"
     site.server.request("POST", path, quota)
@@ -48,7 +48,7 @@ def test_a_refused_pod_is_reported_and_not_retried_hot(site: Site) -> None:
 
 
 def test_an_invalid_pod_is_final_and_names_the_field(site: Site) -> None:
-    """A18: 422 cannot pass by itself."""
+    """kubeflow/trainer#2351: 422 cannot pass by itself."""
     job = site.job("invalid", count=2, template={"volumes": [{"name": "Not A Name", "emptyDir": {}}]})
     job.wait(lambda: "Not A Name" in json.dumps(job.status().get("conditions", [])), "the field is named")
     job.delete()
@@ -81,7 +81,7 @@ def test_a_job_that_a_tool_has_replaced_can_still_be_deleted(site: Site) -> None
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("pool", "plan", "job"))), ids="-".join)
 def test_pool_plan_and_job_may_be_deleted_in_any_order(site: Site, order: tuple[str, ...]) -> None:
-    """A62: what is gone already is success; a pool in use waits for its jobs and says so."""
+    """Twingate/kubernetes-operator#403: what is gone already is success; a pool in use waits for its jobs."""
     job = site.job("any-order")
     with running(Kubelets(site)):
         job.wait_pods(2)
@@ -123,7 +123,7 @@ def lone_operator(control_plane: ApiServer, operator: Operator, tmp_path: Path) 
 
 
 def test_killed_in_the_middle_of_a_launch_it_finishes_it_once(site: Site, lone_operator: Operator) -> None:
-    """A01: the decision is in the status, so it stays the same over a restart; devices are counted from the API."""
+    """volcano-sh/volcano#3373: the decision is in the status, so it stays the same over a restart."""
     kubelets = Kubelets(site)
     with running(kubelets):
         job = site.job("survivor", count=4)
@@ -171,7 +171,7 @@ def test_a_job_that_ended_as_the_operator_died_is_still_cleaned_up(site: Site, l
 
 
 def test_without_the_operator_queued_jobs_can_be_deleted(site: Site, lone_operator: Operator) -> None:
-    """A61: only jobs with children are held back."""
+    """nolar/kopf#833, #944, #1104: only jobs with children are held back."""
     job = site.job("queued", count=4, pool="nowhere")
     job.wait_reason("Stalled", "PoolNotFound")
     lone_operator.kill()

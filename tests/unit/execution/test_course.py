@@ -87,7 +87,8 @@ def test_complete_frees_everything_and_never_runs_again() -> None:
     assert world.log == []
 
 
-def test_quota_returns_when_the_pods_are_gone_and_not_before() -> None:  # A09
+def test_quota_returns_when_the_pods_are_gone_and_not_before() -> None:
+    """kubernetes-sigs/kueue#1574, kubeflow/trainer#1982."""
     world = World(make_job(count=3, success_policy=SuccessPolicy.RANK0)).run()
     world.linger = True
     world.beat(100, only=[0], exits={0: 0})
@@ -102,7 +103,8 @@ def test_quota_returns_when_the_pods_are_gone_and_not_before() -> None:  # A09
     assert world.claim() is None
 
 
-def test_usage_of_a_finished_job_is_derived_from_pods_after_an_operator_restart() -> None:  # A10
+def test_usage_of_a_finished_job_is_derived_from_pods_after_an_operator_restart() -> None:
+    """kubernetes-sigs/kueue#1503."""
     world = World().run()
     world.beat(100, exits={0: 0, 1: 0})
     world.settle()
@@ -112,7 +114,8 @@ def test_usage_of_a_finished_job_is_derived_from_pods_after_an_operator_restart(
     assert not world.status.allocation
 
 
-def test_success_is_read_from_the_training_container_only() -> None:  # A67
+def test_success_is_read_from_the_training_container_only() -> None:
+    """kubeflow/trainer#1577, #1183."""
     world = World().run()
     for index in range(2):
         # the side-car keeps the pod Running; only the training container has ended
@@ -183,7 +186,8 @@ def test_ttl_starts_at_the_end_and_deletes_once_it_has_passed() -> None:
     assert len(world.actions(DeleteJob)) == 1
 
 
-def test_operator_restart_between_status_and_launch_launches() -> None:  # A01
+def test_operator_restart_between_status_and_launch_launches() -> None:
+    """volcano-sh/volcano#3373."""
     world = World()
     world.turn()
     decision = world.decide()
@@ -207,7 +211,8 @@ def test_operator_restart_while_running_changes_nothing() -> None:
     assert [type(a) for a in world.log if not isinstance(a, Emit)][-1] is Launch
 
 
-def test_late_watch_events_neither_add_nor_remove_pods() -> None:  # A28
+def test_late_watch_events_neither_add_nor_remove_pods() -> None:
+    """ray-project/kuberay#715."""
     world = World()
     world.settle()
     world.pods.clear()  # launched, but not seen yet
@@ -240,7 +245,8 @@ def test_command_jobs_say_which_guarantees_they_lack() -> None:
 
 
 @pytest.mark.parametrize("stage", ["queued", "starting", "running", "complete", "suspended", "recovering"])
-def test_deletion_in_any_state_leaves_nothing_behind(stage: str) -> None:  # A62
+def test_deletion_in_any_state_leaves_nothing_behind(stage: str) -> None:
+    """Twingate/kubernetes-operator#403."""
     world = World()
     if stage == "queued":
         world.pool = make_pool({"a": 1, "b": 1}, claims=())
@@ -267,7 +273,8 @@ def test_deletion_in_any_state_leaves_nothing_behind(stage: str) -> None:  # A62
     assert not world.status.allocation
 
 
-def test_pool_that_vanishes_under_a_running_job_does_not_end_it() -> None:  # A62
+def test_pool_that_vanishes_under_a_running_job_does_not_end_it() -> None:
+    """Twingate/kubernetes-operator#403."""
     world = World().run()
     world.pool = None
     world.settle()

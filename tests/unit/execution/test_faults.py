@@ -42,7 +42,8 @@ def test_restart_in_the_same_pods_raises_the_attempt_before_anything_is_done() -
     assert world.status.restart_budget == "1/3"
 
 
-def test_failures_of_one_attempt_are_one_report_with_the_cause_first() -> None:  # A15
+def test_failures_of_one_attempt_are_one_report_with_the_cause_first() -> None:
+    """kubeflow/pytorch-operator#270."""
     world = World(make_job(count=4)).run(step=5)
     world.beat(
         5, only=[0, 1, 2], exits={0: 1, 1: 1, 2: 1}, error="Connection closed by peer", error_kind="RuntimeError"
@@ -94,7 +95,8 @@ def test_what_a_rank_says_of_its_end_decides_the_reason(report: dict[str, str], 
     assert world.assessed[0].report.pods_alive
 
 
-def test_exit_code_and_pod_name_are_in_status_while_the_agent_stays_up() -> None:  # A21
+def test_exit_code_and_pod_name_are_in_status_while_the_agent_stays_up() -> None:
+    """ray-project/kuberay#1480, #3553."""
     world = World().run()
     world.verdict = verdict(Recovery.FAIL, Reason.RESTART_LIMIT_EXCEEDED)
     world.beat(1, exits={0: 7})
@@ -127,7 +129,8 @@ def test_every_restart_is_announced() -> None:
     assert [a.reason for a in warnings] == [Reason.RANK_EXITED, Reason.RANK_EXITED]
 
 
-def test_failed_job_stops_all_its_pods() -> None:  # A13
+def test_failed_job_stops_all_its_pods() -> None:
+    """kubeflow/trainer#1579."""
     world = World().run()
     world.verdict = verdict(Recovery.FAIL)
     world.beat(1, exits={1: 1})
@@ -234,7 +237,8 @@ def test_hang_by_policy(action: HangAction, assessed: bool) -> None:
         assert (world.reason(), world.holds(C.READY)) == (Reason.HUNG, True)
 
 
-def test_new_pods_only_when_every_old_one_is_gone_and_the_whole_gang_fits() -> None:  # A02 A16
+def test_new_pods_only_when_every_old_one_is_gone_and_the_whole_gang_fits() -> None:
+    """volcano-sh/volcano#2462, kubeflow/trainer#2000."""
     world = World(make_job(count=4), make_pool({"a": 2, "b": 2})).run()
     world.linger, world.verdict = True, NEW_PODS
     world.change_pod(3, disrupted=True)
@@ -274,7 +278,8 @@ def test_lost_node_is_forced_and_avoided() -> None:
     assert (world.status.restarts, world.status.infrastructure_restarts) == (0, 1)
 
 
-def test_no_spare_node_is_an_explicit_answer_and_no_smaller_gang() -> None:  # A05
+def test_no_spare_node_is_an_explicit_answer_and_no_smaller_gang() -> None:
+    """kubernetes-sigs/kueue#6913."""
     world = World(pool=make_pool({"a": 1, "b": 1})).run()
     world.verdict = NEW_PODS
     world.change_pod(1, node_ready=False, node_lost_since=world.now - timedelta(seconds=60))
@@ -326,7 +331,8 @@ def test_late_words_of_the_old_attempt_change_nothing() -> None:
     assert len(world.assessed) == 1
 
 
-def test_stranger_with_our_name_is_never_joined_by_a_second_pod() -> None:  # A25
+def test_stranger_with_our_name_is_never_joined_by_a_second_pod() -> None:
+    """intelligent-machine-learning/dlrover#1407."""
     world = World(make_job(start_deadline_seconds=60))
     world.turn()
     stranger = PodFact(name="job-x-0-1", index=1, incarnation=0, attempt=0, owned=False, phase="Running", ready=True)
@@ -340,7 +346,8 @@ def test_stranger_with_our_name_is_never_joined_by_a_second_pod() -> None:  # A2
     assert world.assessed[0].report.reason is Reason.CHILD_CREATION_FAILED
 
 
-def test_pod_recreated_by_hand_leads_to_a_new_incarnation() -> None:  # A25
+def test_pod_recreated_by_hand_leads_to_a_new_incarnation() -> None:
+    """intelligent-machine-learning/dlrover#1407."""
     world = World().run()
     world.verdict = verdict(Recovery.NEW_PODS, Reason.POD_LOST, charged=False)
     name = world.pod(1).name
@@ -351,7 +358,8 @@ def test_pod_recreated_by_hand_leads_to_a_new_incarnation() -> None:  # A25
     assert name in world.pods  # not ours to delete
 
 
-def test_image_that_cannot_be_pulled_shows_at_once_and_fails_at_the_deadline() -> None:  # A20
+def test_image_that_cannot_be_pulled_shows_at_once_and_fails_at_the_deadline() -> None:
+    """kubeflow/trainer#2001, kubernetes/kubernetes#101584."""
     world = World(make_job(start_deadline_seconds=60))
     world.settle()
     world.change_pod(0, waiting_reason="ImagePullBackOff", waiting_message="example.invalid/x:1")
@@ -382,7 +390,8 @@ def test_start_deadline_points_at_the_pod_that_waits() -> None:
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_refused_child_is_said_at_once_and_ends_the_job_only_when_it_cannot_pass(final: bool) -> None:  # A11 A18
+def test_refused_child_is_said_at_once_and_ends_the_job_only_when_it_cannot_pass(final: bool) -> None:
+    """volcano-sh/volcano#4492, kubeflow/trainer#2351."""
     world = World()
     world.settle()
     world.pods.clear()

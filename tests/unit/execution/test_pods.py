@@ -78,7 +78,8 @@ def test_sandbox_is_that_of_the_restricted_profile() -> None:
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
 
 
-def test_pod_mounts_its_own_key_alone_and_no_token_is_in_the_environment() -> None:  # A59
+def test_pod_mounts_its_own_key_alone_and_no_token_is_in_the_environment() -> None:
+    """1Password/kubernetes-secrets-injector#41."""
     job = make_job()
     spec = pod(job)["spec"]
     token = next(v for v in spec["volumes"] if v["name"] == "kuangchao-token")["secret"]
@@ -121,6 +122,7 @@ def test_checkpoint_claim_is_mounted_only_where_there_is_one() -> None:
 
 
 def test_service_publishes_pods_that_are_not_ready() -> None:
+    """kubernetes-sigs/jobset#504: pods that wait for their peers before they are ready must find them."""
     body = build_service(make_job())
     assert body["spec"] == {
         "clusterIP": "None",
@@ -254,7 +256,8 @@ def test_hardening_may_be_repeated() -> None:
     check({"spec": {"securityContext": {"runAsUser": 1000, "supplementalGroups": [7]}}})
 
 
-def test_objects_of_a_job_of_a_thousand_pods_stay_small() -> None:  # A60
+def test_objects_of_a_job_of_a_thousand_pods_stay_small() -> None:
+    """meta-pytorch/torchx#1054, kubeflow/mpi-operator#611."""
     template = PodTemplate(env=tuple(EnvVar(name=f"V{i}", value="x" * 100) for i in range(40)))
     job = make_job("j" * 45, count=1000, template=template)
     bundle = TokenBundle(tokens={f"agent/kc:{i}": "x" * 1000 for i in range(6)}, attempt=1, expires=1)

@@ -55,7 +55,8 @@ def test_cpu_gangs_spread_and_gpu_gangs_pack() -> None:
     assert nodes_of(place({"a": 8, "b": 8, "c": 3}, Gang(10, 1), spread=False)) == {"a": "0-7", "c": "8-9"}
 
 
-def test_rank_order_follows_the_index_and_not_the_text_of_names() -> None:  # A34
+def test_rank_order_follows_the_index_and_not_the_text_of_names() -> None:
+    """pytorch/pytorch#137402."""
     shares = place({"a": 12}, Gang(12, 1), spread=True)
     assert nodes_of(shares) == {"a": "0-11"}
 
@@ -68,7 +69,8 @@ def test_avoided_node_is_the_last_resort() -> None:
     assert nodes_of(place({"a": 1, "b": 1}, Gang(2, 1), spread=True, avoid=frozenset("a"))) == {"a": "0", "b": "1"}
 
 
-def test_two_gangs_for_the_same_devices_never_get_half_each() -> None:  # A01
+def test_two_gangs_for_the_same_devices_never_get_half_each() -> None:
+    """volcano-sh/volcano#3373."""
     first, second = waiting("one", 3, age=1), waiting("two", 3)
     pool = make_pool({"a": 1, "b": 1, "c": 1}, waiting=(first, second))
     answer = admit(pool, first)
@@ -122,7 +124,8 @@ def test_fragmentation_has_its_own_reason() -> None:
     assert "2 are free in pool pool, but not 2 at a time" in answer.message
 
 
-def test_node_that_lost_devices_counts_zero_and_others_still_work() -> None:  # A06
+def test_node_that_lost_devices_counts_zero_and_others_still_work() -> None:
+    """volcano-sh/volcano#294."""
     pool = make_pool({"a": 7, "b": 4}, claims=(holder("h", "a", 8),))
     assert nodes_of(admit(pool, waiting("w", 3)).allocation) == {"b": "0-2"}
 
@@ -185,7 +188,8 @@ def test_strict_order_is_never_broken(jobs: list[tuple[int, int, Priority, int]]
     assert got == sorted(got, reverse=True)
 
 
-def test_waiting_job_costs_itself_and_no_writes() -> None:  # A29 A32
+def test_waiting_job_costs_itself_and_no_writes() -> None:
+    """ray-project/kuberay#4416, kubernetes-sigs/jobset#535."""
     world = World(pool=make_pool({"a": 2}, claims=(holder("h", "a", 2),)))
     decision = world.settle()
     assert (world.status.phase, decision.wake_after_seconds) == (Phase.QUEUED, None)
@@ -218,7 +222,8 @@ def test_what_the_pool_sees_of_a_job_by_stage() -> None:
     assert held.shares == world.status.allocation
 
 
-def test_pods_that_outlive_the_reservation_still_count() -> None:  # A10
+def test_pods_that_outlive_the_reservation_still_count() -> None:
+    """kubernetes-sigs/kueue#1503."""
     world = World().run()
     job = world.job.model_copy(update={"status": world.status.replace(allocation=())})
     held = claim(job, world.pods.values())

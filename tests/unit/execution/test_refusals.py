@@ -59,7 +59,8 @@ def test_pool_without_nodes_makes_jobs_wait() -> None:
     assert not world.log
 
 
-def test_more_than_the_pool_can_ever_have_names_ask_and_limit() -> None:  # A12
+def test_more_than_the_pool_can_ever_have_names_ask_and_limit() -> None:
+    """volcano-sh/volcano#1330."""
     message = refused(World(make_job(count=9)), Reason.EXCEEDS_MAX_QUOTA)
     assert message == "spec.devices.count=9: pool pool gives a production job at most 8 devices"
     capped = World(make_job(count=4), make_pool(spec=ResourcePoolSpec(quota=3)))
@@ -104,7 +105,8 @@ def test_release_namespace() -> None:
 
 
 @pytest.mark.parametrize(("name", "legal"), [("a" * 45, True), ("a" * 46, False), ("x" * 78, False)])
-def test_names_are_bounded_by_the_longest_child(name: str, legal: bool) -> None:  # A41 A42
+def test_names_are_bounded_by_the_longest_child(name: str, legal: bool) -> None:
+    """kubernetes-sigs/jobset#408, kubeflow/trainer#1101, ray-project/kuberay#3980."""
     job = make_job(name)
     found = refusal(job, None)
     assert (found is None) is legal
@@ -149,7 +151,8 @@ def test_harmless_commands_pass(command: tuple[str, ...]) -> None:
     assert refusal(make_job(command=command), None) is None
 
 
-def test_uneven_pods_are_refused_with_the_nearest_count() -> None:  # A33
+def test_uneven_pods_are_refused_with_the_nearest_count() -> None:
+    """kubeflow/trainer#1790, kubeflow/pytorch-operator#331."""
     found = refusal(make_job(count=5, per_pod=2), None)
     assert found is not None
     assert "spec.devices.count=5: must be a multiple of perPod 2; nearest legal value: 4" in found[1]

@@ -163,7 +163,8 @@ async def test_stop_and_reclaim_work_without_an_attempt_and_on_a_job_that_is_gon
     assert len(bench.hands.calls) == 2
 
 
-async def test_gang_joins_together_and_learns_the_same() -> None:  # A34
+async def test_gang_joins_together_and_learns_the_same() -> None:
+    """pytorch/pytorch#137402, kubeflow/trainer#1790."""
     bench = Bench()
     first = await bench.service.join(worker(1), request(1))
     assert (first.ready, first.waiting_for, first.launch) == (False, "pods 0,2", None)
@@ -176,7 +177,7 @@ async def test_gang_joins_together_and_learns_the_same() -> None:  # A34
     assert (reply.master_host, reply.master_port, reply.store_prefix) == ("h0", 29500, "random")
     assert reply.launch == launch_spec(bench.world.job, bench.world.plan or pytest.fail("no plan"))
     assert reply.launch is not None
-    assert reply.launch.plan.world_size == 6  # A33
+    assert reply.launch.plan.world_size == 6
     assert (reply.launch.checkpoint_every_seconds, reply.launch.checkpoint_path) == (
         120,
         names.checkpoint_directory("job", UID),
@@ -214,7 +215,8 @@ async def test_pod_speaks_for_itself_only() -> None:
     assert bench.registry.agents(UID) == ()
 
 
-async def test_late_joiners_are_turned_away() -> None:  # A16
+async def test_late_joiners_are_turned_away() -> None:
+    """kubeflow/trainer#2000."""
     bench = Bench()
     bench.status(attempt=2, incarnation=1)
     with pytest.raises(StaleEpochError):

@@ -9,7 +9,8 @@ from kuangchao_operator.layers.execution.model import Emit, Launch, Reclaim
 from tests.unit.execution.world import World, make_job
 
 
-def test_job_created_suspended_has_no_children_and_resumes_by_the_present_spec() -> None:  # A31
+def test_job_created_suspended_has_no_children_and_resumes_by_the_present_spec() -> None:
+    """kubeflow/mpi-operator#670."""
     world = World(make_job(suspend=True))
     world.settle()
     assert world.status.phase is Phase.SUSPENDED
@@ -30,7 +31,8 @@ def test_job_created_suspended_has_no_children_and_resumes_by_the_present_spec()
     assert (world.status.attempt, world.status.incarnation) == (1, 0)
 
 
-def test_suspending_a_running_job_closes_its_attempt_and_frees_it() -> None:  # A30
+def test_suspending_a_running_job_closes_its_attempt_and_frees_it() -> None:
+    """kubeflow/trainer#2159."""
     world = World(make_job(ttl_seconds_after_finished=60)).run()
     world.edit(suspend=True)
     decision = world.decide()
@@ -50,7 +52,8 @@ def test_suspending_a_running_job_closes_its_attempt_and_frees_it() -> None:  # 
     assert (world.writes, world.deleted) == (writes, False)
 
 
-def test_all_places_say_running_after_a_resume() -> None:  # A19
+def test_all_places_say_running_after_a_resume() -> None:
+    """kubeflow/sdk#803."""
     world = World().run(step=30)
     world.edit(suspend=True)
     world.settle()
@@ -82,7 +85,8 @@ def test_suspension_waits_for_pods_and_so_does_the_resume() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-def test_restart_limit_means_exactly_so_many_more_starts(limit: int) -> None:  # A14
+def test_restart_limit_means_exactly_so_many_more_starts(limit: int) -> None:
+    """kubeflow/trainer#1589."""
     world = World(make_job(fault=FaultPolicy(max_restarts=limit, on_restart_limit=RestartLimitAction.FAIL))).run()
     for step in range(limit + 1):
         assert world.status.phase is Phase.RUNNING
@@ -133,7 +137,8 @@ def test_retry_generation_given_at_creation_grants_nothing() -> None:
     assert world.status.phase is Phase.SUSPENDED
 
 
-def test_disruption_does_not_use_the_budget_but_a_crash_does() -> None:  # A17
+def test_disruption_does_not_use_the_budget_but_a_crash_does() -> None:
+    """kubernetes-sigs/jobset, host maintenance example."""
     world = World(make_job(fault=FaultPolicy(max_restarts=0, on_restart_limit=RestartLimitAction.FAIL))).run()
     world.change_pod(1, disrupted=True)
     world.settle()

@@ -53,6 +53,7 @@ def test_the_end_of_a_side_car_is_not_the_end_of_training() -> None:
 
 
 def test_the_end_of_training_while_its_side_car_runs_on() -> None:
+    """kubeflow/trainer#1577, #1183."""
     ended = {"exitCode": 7, "reason": "Error", "message": "[]", "finishedAt": "2026-01-01T00:00:05Z"}
     seen = fact(containerStatuses=[container("train", terminated=ended), container("side-car", running={})])
     assert (seen.exit_code, seen.termination_message) == (7, "[]")
@@ -70,6 +71,7 @@ def test_an_evicted_pod_has_no_container_state_but_a_reason() -> None:
 
 
 def test_a_disruption_is_a_condition() -> None:
+    """kubernetes-sigs/jobset, host maintenance example."""
     assert fact(conditions=[{"type": "DisruptionTarget", "status": "True"}]).disrupted
     assert not fact(conditions=[{"type": "DisruptionTarget", "status": "False"}]).disrupted
 
@@ -80,6 +82,7 @@ def test_readiness_is_the_condition_not_the_phase() -> None:
 
 
 def test_why_an_image_does_not_come() -> None:
+    """kubeflow/trainer#2001."""
     waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
     seen = fact(phase="Pending", containerStatuses=[container("train", waiting=waiting)])
     assert (seen.waiting_reason, seen.waiting_message) == ("ImagePullBackOff", "no such image")

@@ -144,7 +144,8 @@ def test_other_errors_are_tried_again(last: Failure | None) -> None:
     assert judge(Reason.USER_ERROR, last=last).recovery is Recovery.RESTART_RANKS
 
 
-def test_out_of_memory_twice_at_one_step_ends_the_job_with_advice() -> None:  # A70
+def test_out_of_memory_twice_at_one_step_ends_the_job_with_advice() -> None:
+    """skypilot-org/skypilot#9758."""
     last = failure(Reason.OUT_OF_MEMORY, attempt=1, message="tried to allocate 2 GiB")
     verdict = judge(Reason.OUT_OF_MEMORY, last=last, message="tried to allocate 3 GiB")
     assert (verdict.recovery, verdict.reason) == (Recovery.FAIL, Reason.OUT_OF_MEMORY)

@@ -108,7 +108,8 @@ def test_manifest_of_another_job_or_plan_is_refused(changes: dict[str, object]) 
         commit(make(), request(10, **changes), 1, START)
 
 
-def test_restore_never_falls_back_to_step_zero_by_itself() -> None:  # A46
+def test_restore_never_falls_back_to_step_zero_by_itself() -> None:
+    """Lightning-AI/pytorch-lightning#688, meta-pytorch/tnt#559."""
     assert restore_point(None) is None
     assert restore_point(make().status) is None
     job, reply = put(make(), 10)

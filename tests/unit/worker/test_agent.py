@@ -89,6 +89,7 @@ def environments(world: int, per_pod: int) -> list[dict[str, str]]:
 
 
 def test_world_size_counts_processes_and_ranks_are_unique() -> None:
+    """kubeflow/trainer#1790, kubeflow/pytorch-operator#331."""
     found = environments(8, 4)
     assert {e["WORLD_SIZE"] for e in found} == {"8"}
     assert [e["RANK"] for e in found] == [str(i) for i in range(8)]
@@ -98,6 +99,7 @@ def test_world_size_counts_processes_and_ranks_are_unique() -> None:
 
 
 def test_rank_is_the_pod_index_not_the_order_of_names() -> None:
+    """pytorch/pytorch#137402."""
     found = environments(12, 1)
     assert [e["RANK"] for e in found] == [str(i) for i in range(12)]
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in found} == {("w-0-0.job", "12000")}
