@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ Manifest = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """The embedded cluster with images pushed and the chart installed; left as it was found."""
-    was_up = os.path.exists("/run/netns/kc-cp")
+    was_up = Path("/run/netns/kc-cp").exists()
     subprocess.run([str(ROOT / "hack" / "deploy.sh"), NAMESPACE], check=True, timeout=2400)
     yield
     if not was_up or os.environ.get("CI"):

@@ -54,11 +54,9 @@ def test_killed_rank(apply, manifest, reference) -> None:
     assert "killed" in kubectl("exec", "-n", NAMESPACE, pod, "--", "python", "-c", KILL_RANK)
     status = finish(job, reference)
     assert status["restarts"] == 1 and status["attempt"] == 2 and status["incarnation"] == 0
-    assert (
-        (status["firstFailure"]["pod"] == pod
-        and status["firstFailure"]["exitCode"] == -9)
-        or status["firstFailure"]["exitCode"] == 137
-    )
+    assert (status["firstFailure"]["pod"] == pod and status["firstFailure"]["exitCode"] == -9) or status[
+        "firstFailure"
+    ]["exitCode"] == 137
 
 
 def test_deleted_pod_is_not_charged(apply, manifest, reference) -> None:
@@ -73,7 +71,7 @@ def test_crashed_node(apply, manifest, reference) -> None:
     job = apply(manifest("crashed", **LONG))
     job.wait_step(250)
     operator_node = items("pods", RELEASE_NAMESPACE, "app.kubernetes.io/component=operator")[0]["spec"]["nodeName"]
-    victim = sorted(job.nodes() - {operator_node})[0]
+    victim = min(job.nodes() - {operator_node})
     kc("node", "crash", victim.removeprefix("node-"))
     try:
         eventually(lambda: job.status()["incarnation"] == 1, "new incarnation", 180)
@@ -148,7 +146,7 @@ def test_bad_checkpoint_is_passed_over(apply, manifest, reference) -> None:
     job.wait_step(350)
     directory = job.checkpoint_directory()
     assert directory is not None
-    newest = eventually(lambda: sorted(job.status()["checkpoints"], key=lambda c: c["step"])[-1], "commit")
+    newest = eventually(lambda: max(job.status()["checkpoints"], key=lambda c: c["step"]), "commit")
     shard = next(
         p for p in sorted((directory / newest["path"]).rglob("*")) if p.is_file() and p.name != "manifest.json"
     )

@@ -13,7 +13,7 @@ from kuangchao_operator.audit.k8s import KubernetesIntake
 log = logging.getLogger(__name__)
 PORT: Final = 9444
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-EVENTS_PATH: Final = "/v1/kubernetes-events"
+EVENTS_PATH: Final = "/v1/k8s-audit"
 
 
 def intake_tls(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:

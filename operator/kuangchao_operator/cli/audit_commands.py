@@ -33,7 +33,7 @@ PODS = {"app.kubernetes.io/name": "kuangchao", "app.kubernetes.io/component": "g
 PORT = 8080
 PATH = "/v1/audit"
 ROLE = "kuangchao-auditor"
-COLUMNS = ("time", "stage", "subject", "operation", "resource", "attempt", "result", "reason", "count")
+COLUMNS = ("time", "subject", "operation", "resource", "attempt", "result", "detail")
 
 
 def query(
@@ -84,7 +84,7 @@ def query(
             }
         )
         return
-    print(table(COLUMNS, [row(item) for item in records]))
+    print(table(COLUMNS, lines(records)))
     if reader.dropped:
         typer.echo(f"{reader.dropped} successful reads were dropped under load", err=True)
     if reader.truncated:
@@ -98,19 +98,29 @@ def within(namespace: str | None, resource: str | None) -> str | None:
     return resource or namespace
 
 
+def lines(records: list[StoredRecord]) -> list[tuple[str, ...]]:
+    """Records as lines of the table: an operation is one line, that of its result once there is one."""
+    from kuangchao_contracts.audit import Stage
+
+    over = {item.record.opid for item in records if item.record.stage is not Stage.INTENT}
+    return [row(item) for item in records if item.record.stage is not Stage.INTENT or item.record.opid not in over]
+
+
 def row(item: StoredRecord) -> tuple[str, ...]:
-    """A record as a line of the table."""
+    """A record as a line of the table. An intent without a result has no outcome yet."""
+    from kuangchao_contracts.audit import Stage
+
     record = item.record
+    unfinished = record.stage is Stage.INTENT
+    counted = f"{record.count} calls" if record.count > 1 else ""
     return (
         record.ts.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        record.stage,
         record.subject,
         record.op,
         record.resource,
         str(record.attempt),
-        record.decision,
-        record.reason or "-",
-        str(record.count),
+        "unfinished" if unfinished else record.decision,
+        " ".join(filter(None, ("" if unfinished else record.reason, record.detail, counted))) or "-",
     )
 
 

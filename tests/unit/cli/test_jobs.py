@@ -1,9 +1,10 @@
 """What the commands say of jobs, and what they ask to change."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from kuangchao_contracts.audit import AuditRecord, Decision, Stage, StoredRecord
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_operator.cli import audit_commands, job_commands, present
 from kuangchao_operator.cli.logs_command import pod_index
@@ -164,6 +165,28 @@ def test_bad_times(text: str) -> None:
     with pytest.raises(InvalidInputError, match="--since") as caught:
         point_in_time("--since", text, NOW)
     assert caught.value.nearest == "1h or 2026-01-31T12:00:00Z"
+
+
+def stored(seq: int, opid: str, stage: Stage, decision: Decision, **more: object) -> StoredRecord:
+    record = AuditRecord(
+        ts=datetime(2026, 1, 1, tzinfo=UTC), opid=opid, stage=stage, layer="execution", op="execution.launch",
+        resource="a/jobs/x", subject="layer:execution", decision=decision, **more,
+    )  # fmt: skip
+    return StoredRecord(seq=seq, previous="", record=record)
+
+
+def test_audit_shows_an_operation_as_one_line_and_an_unfinished_one_as_such() -> None:
+    records = [
+        stored(1, "one", Stage.INTENT, Decision.ERROR, reason="Pending"),
+        stored(2, "two", Stage.INTENT, Decision.ERROR, reason="Pending"),
+        stored(3, "one", Stage.RESULT, Decision.ALLOW, detail="attempt 1"),
+        stored(4, "three", Stage.DENY, Decision.DENY, reason="StaleEpoch", count=7),
+    ]
+    assert [line[-2:] for line in audit_commands.lines(records)] == [
+        ("unfinished", "-"),
+        ("allow", "attempt 1"),
+        ("deny", "StaleEpoch 7 calls"),
+    ]
 
 
 def test_audit_namespace_and_resource_must_agree() -> None:

@@ -1,5 +1,6 @@
 """Execution's port: what the recorded attempt allows, the join barrier and the registry behind it."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -73,7 +74,7 @@ class Bench:
         self.store, self.hands = Store(world.job), Hands(world.plan)
         self.changes: list[str] = []
         self.registry = AgentRegistry(lambda: self.now, self.changes.append)
-        self.service = ExecutionService(self.store, self.hands, self.hands, self.registry)
+        self.service = ExecutionService(self.store, self.hands, self.hands, self.registry, join_seconds=0)
 
     def status(self, **changes: object) -> None:
         status = self.world.status.replace(**changes)
@@ -213,6 +214,17 @@ async def test_pod_speaks_for_itself_only() -> None:
     with pytest.raises(RankMismatchError):
         await bench.service.heartbeat(worker(1), beat(1, RankReport(rank=0, state=RankState.EXITED, exit_code=0)))
     assert bench.registry.agents(UID) == ()
+
+
+async def test_a_held_join_is_answered_when_the_last_pod_comes() -> None:
+    bench = Bench()
+    bench.service = ExecutionService(bench.store, bench.hands, bench.hands, bench.registry, join_seconds=60)
+    early = [asyncio.create_task(bench.join(index)) for index in (0, 1)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in early)
+    last = await bench.join(2)
+    for reply in (*await asyncio.wait_for(asyncio.gather(*early), 5), last):
+        assert reply.ready and reply.master_host == last.master_host  # type: ignore[attr-defined]
 
 
 async def test_late_joiners_are_turned_away() -> None:

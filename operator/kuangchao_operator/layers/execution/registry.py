@@ -4,8 +4,10 @@ A heartbeat carries what its agent joined with, so the gang of an attempt is kno
 Holds facts and decides nothing.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -23,10 +25,21 @@ class AgentRegistry:
         self._clock, self._on_change = clock, on_change
         self._jobs: OrderedDict[str, dict[int, AgentFact]] = OrderedDict()
         self._stopped: dict[str, int] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
 
     def joined(self, job_uid: str, request: JoinRequest) -> None:
         """An agent has presented itself and has no rank yet."""
         self.beat(job_uid, HeartbeatRequest(join=request, ranks=()))
+        waiting = self._arrivals.pop(job_uid, None)
+        if waiting is not None:
+            waiting.set()
+
+    async def arrival(self, job_uid: str, seconds: float) -> None:
+        """Wait until another agent of the job joins, for so long at most."""
+        event = self._arrivals.setdefault(job_uid, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
     def beat(self, job_uid: str, heartbeat: HeartbeatRequest) -> None:
         """Keep a heartbeat, unless a newer incarnation or attempt of the pod has been heard already."""
@@ -63,6 +76,7 @@ class AgentRegistry:
         """The job holds nothing any more."""
         self._jobs.pop(job_uid, None)
         self._stopped.pop(job_uid, None)
+        self._arrivals.pop(job_uid, None)
 
     def _fact(self, old: AgentFact | None, heartbeat: HeartbeatRequest) -> AgentFact:
         now = self._clock()

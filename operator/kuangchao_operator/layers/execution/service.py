@@ -3,6 +3,7 @@
 Carries out what was decided and checks that it still is: an attempt that is over starts nothing. Changes no plan.
 """
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,10 @@ from kuangchao_operator.layers.execution.registry import AgentRegistry
 MAX_ATTEMPTS: Final = 1_024
 """Attempts whose launch spec is kept, so that a polling gang of a thousand pods reads its job once."""
 
+JOIN_SECONDS: Final = 5.0
+"""How long a join is held while the gang is incomplete: fewer calls and records than asking again and again, and the
+last pod to come starts all others at once. Well below the 10 s that an agent waits for an answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
@@ -45,8 +50,16 @@ class _Attempt:
 class ExecutionService(ExecutionControl):
     """Launch, stop, reclaim; join and heartbeat."""
 
-    def __init__(self, store: JobStore, plans: PlanSource, launcher: Launcher, registry: AgentRegistry) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        plans: PlanSource,
+        launcher: Launcher,
+        registry: AgentRegistry,
+        join_seconds: float = JOIN_SECONDS,
+    ) -> None:
         self._store, self._plans, self._launcher, self._registry = store, plans, launcher, registry
+        self._join_seconds = join_seconds
         self._attempts: OrderedDict[tuple[str, int], _Attempt] = OrderedDict()
 
     async def launch(self, capability: Capability, request: LaunchRequest) -> Ack:
@@ -90,11 +103,9 @@ class ExecutionService(ExecutionControl):
         if request.incarnation != attempt.incarnation:
             raise StaleEpochError("the pod belongs to an incarnation that is over")
         self._registry.joined(claims.juid, request)
-        gang = self._registry.gang(claims.juid, request.attempt, request.incarnation)
-        missing = to_ranges(set(range(attempt.launch.plan.pods)) - set(gang))
-        if missing or not gang[0].store_port:
-            text = f"pods {missing}" if missing else "the store of pod 0"
-            return JoinReply(ready=False, waiting_for=text[:256], attempt=request.attempt)
+        gang, missing = await self._gang(claims.juid, request, attempt.launch.plan.pods)
+        if missing:
+            return JoinReply(ready=False, waiting_for=missing[:256], attempt=request.attempt)
         leader = gang[0]
         return JoinReply(
             ready=True,
@@ -116,6 +127,18 @@ class ExecutionService(ExecutionControl):
         self._registry.beat(claims.juid, request)
         stop = self._registry.is_stopping(claims.juid, request.join.incarnation)
         return HeartbeatReply(attempt=claims.att, directive=Directive.STOP if stop else Directive.CONTINUE)
+
+    async def _gang(self, job_uid: str, request: JoinRequest, pods: int) -> tuple[dict[int, JoinRequest], str]:
+        """Who has joined, and who is still missing after a while ("" when the gang is complete)."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._join_seconds
+        while True:
+            gang = self._registry.gang(job_uid, request.attempt, request.incarnation)
+            absent = to_ranges(set(range(pods)) - set(gang))
+            missing = f"pods {absent}" if absent else "" if gang[0].store_port else "the store of pod 0"
+            if not missing or clock() >= end:
+                return gang, missing
+            await self._registry.arrival(job_uid, end - clock())
 
     async def _attempt(self, capability: Capability) -> _Attempt:
         """The recorded attempt of a token. Raises StaleEpochError or ConflictError when it is not recorded (yet)."""
