@@ -31,7 +31,7 @@ $(VENV)/.stamp: requirements/dev.txt pyproject.toml
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11; set PYTHON=" >&2; exit 1; }
 	@[ -x $(BIN)/uv ] || awk '/^uv==/ {on = 1} /^[a-z]/ && !/^uv==/ {on = 0} on' requirements/dev.txt > $(VENV)/uv.txt
 	@[ -x $(BIN)/uv ] || $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
-	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
