@@ -211,10 +211,11 @@ class Site:
         )
 
     def job(self, name: str, count: int = 2, **spec: Any) -> "Job":
-        """Create a TrainingJob."""
+        """Create a TrainingJob; None removes a field."""
+        wanted = {"pool": self.pool, "task": "tasks:train", "devices": {"count": count}, **spec}
         manifest = {
             "apiVersion": "kuangchao.io/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
-            "spec": {"pool": self.pool, "task": "tasks:train", "devices": {"count": count}, **spec},
+            "spec": {key: value for key, value in wanted.items() if value is not None},
         }  # fmt: skip
         self.server.request("POST", f"{API}/namespaces/{self.namespace}/trainingjobs", manifest)
         return Job(self, name)

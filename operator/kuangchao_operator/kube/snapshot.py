@@ -127,10 +127,13 @@ class KubeFacts(Facts):
         return True
 
     def _path_user(self, job: TrainingJob, claim: str, path: str) -> str | None:
-        """An older job that has not ended and writes to the same directory."""
+        """Another job of this directory that has not ended and goes first: it is older, or holds devices already."""
         me = _age(job)
         for record in self._cache.jobs:
-            if self._same_path(record, job, claim, path) and not ended(record.job.status) and _age(record.job) < me:
+            status = record.job.status
+            if not self._same_path(record, job, claim, path) or ended(status):
+                continue
+            if _age(record.job) < me or (status is not None and status.allocation):
                 return record.job.metadata.name
         return None
 

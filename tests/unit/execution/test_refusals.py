@@ -9,17 +9,18 @@ from kuangchao_contracts.api.trainingjob import Priority
 from kuangchao_contracts.plan import Infeasible
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
+from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.model import Plan
 from kuangchao_operator.layers.execution.validate import longest_child_name, nested_launcher, refusal
 from tests.unit.execution.world import UID, World, make_job, make_pool
 
 
-def refused(world: World, reason: Reason) -> str:
+def refused(world: World, reason: Reason, wake: float | None = None) -> str:
     decision = world.settle()
     assert world.status.phase is Phase.STALLED
     assert (world.reason(C.STALLED), world.reason(C.READY)) == (reason, reason)
     assert not world.holds(C.RECONCILING)
-    assert decision.wake_after_seconds is None
+    assert decision.wake_after_seconds == wake
     assert world.status.allocation == ()
     assert not world.pods
     writes = world.writes
@@ -79,11 +80,15 @@ def test_pool_under_deletion_takes_nobody_new() -> None:
     assert "is being deleted" in refused(World(pool=make_pool(deleting=True)), Reason.POOL_NOT_FOUND)
 
 
-@pytest.mark.parametrize("reason", [None, Reason.CHECKPOINT_PATH_IN_USE])
-def test_storage_problem_is_refused_before_anything_is_reserved(reason: Reason | None) -> None:
+@pytest.mark.parametrize(
+    ("reason", "wake"),
+    [(None, limits.CLAIM_RETRY), (Reason.CHECKPOINT_PATH_IN_USE, None)],
+    ids=["no claim, of which no watch tells", "path in use"],
+)
+def test_storage_problem_is_refused_before_anything_is_reserved(reason: Reason | None, wake: float | None) -> None:
     world = World()
     world.facts |= {"storage_problem": "claim checkpoints is missing", "storage_reason": reason}
-    assert refused(world, reason or Reason.STORAGE_NOT_FOUND) == "claim checkpoints is missing"
+    assert refused(world, reason or Reason.STORAGE_NOT_FOUND, wake) == "claim checkpoints is missing"
     world.facts["storage_problem"] = None
     world.settle()
     assert world.status.phase is Phase.STARTING
@@ -111,9 +116,8 @@ def test_names_are_bounded_by_the_longest_child(name: str, legal: bool) -> None:
     found = refusal(job, None)
     assert (found is None) is legal
     assert (len(longest_child_name(job)) <= 63) is legal
-    if found is not None:
-        assert found[0] is Reason.NAME_TOO_LONG
-        assert "longest allowed is 45" in found[1]
+    if not legal:
+        assert "longest allowed is 45" in refused(World(job), Reason.NAME_TOO_LONG)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """From the spec to a reservation: validate, find the pool, plan, queue, reserve the whole gang in one status write.
 
 A job that cannot go on says why and holds nothing; it is looked at again when the facts that it lacks change, so
-waiting costs no writes and no timers.
+waiting costs no writes, and no timers save for a missing storage claim, which nothing tells of.
 """
 
 from kuangchao_contracts import names
@@ -31,6 +31,8 @@ def seek(draft: Draft, gang: Gang) -> None:
     problem = refusal(draft.job, draft.snapshot.release_namespace) or _pool_problem(draft) or _storage_problem(draft)
     if problem is not None:
         _refuse(draft, *problem)
+        if problem[0] is Reason.STORAGE_NOT_FOUND:
+            draft.wake(limits.CLAIM_RETRY)
         return
     pool = draft.snapshot.pool
     assert pool is not None

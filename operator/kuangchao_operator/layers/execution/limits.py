@@ -22,6 +22,8 @@ TOKEN_RENEWAL: Final = 90.0
 """Leases live 300 s and are minted anew at this age."""
 REPEAT: Final = 5.0
 """A Stop whose effect is not seen is asked for again after this time."""
+CLAIM_RETRY: Final = 15.0
+"""A storage claim that is missing is looked for again after this time: claims are not watched."""
 MIN_WAKE: Final = 0.1
 EXPLAINED_POSITIONS: Final = 10
 """Only so many jobs at the head of a queue get exact numbers in status, so that one change never writes to all."""
