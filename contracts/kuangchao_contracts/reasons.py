@@ -29,6 +29,7 @@ class Phase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     STALLED = "Stalled"
     COMPLETE = "Complete"
@@ -62,6 +63,7 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     AS_EXPECTED = "AsExpected"
     # stopped by a person
+    SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     # refused
     INVALID_SPEC = "InvalidSpec"
@@ -86,6 +88,7 @@ class Reason(StrEnum):
     HUNG = "Hung"
     IMAGE_PULL = "ImagePull"
     CHECKPOINT_CORRUPT = "CheckpointCorrupt"
+    STORAGE = "Storage"
     RESTART_LIMIT_EXCEEDED = "RestartLimitExceeded"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"

@@ -48,7 +48,7 @@ def test_a_rank_that_ends_fails_the_whole_job(start, script: str, code: int) -> 
     run.assert_nothing_left()
 
 
-def test_ctrl_c_ends_in_order_and_leaves_nothing(start) -> None:
+def test_ctrl_c_saves_and_leaves_nothing(start) -> None:
     run = start(manifest("digits", training={"globalBatch": 64, "steps": 100_000}))
     run.until(lambda: run.steps() >= 5)
     run.process.send_signal(signal.SIGINT)
@@ -56,6 +56,8 @@ def test_ctrl_c_ends_in_order_and_leaves_nothing(start) -> None:
     result = run.result()
     assert (result["interrupted"], result["phase"]) == (True, "Suspended")
     assert result["failure"] is None, "ending a run is no fault"
+    assert result["checkpoints"], "the ranks save before they end"
+    assert result["checkpoints"][-1]["step"] == result["steps"] == run.steps(), "nothing of the work is lost"
     run.assert_nothing_left()
 
 

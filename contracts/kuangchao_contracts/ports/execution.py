@@ -36,10 +36,13 @@ class StopRequest(Contract):
     force_pods: Annotated[tuple[Name, ...], Field(max_length=16_384)] = ()
     overdue_pods: Annotated[tuple[Name, ...], Field(max_length=16_384)] = ()
     """Pods on live nodes that had their time: a grace period of 1 s, so that the kubelet still confirms their end."""
+    drain: bool = False
+    """The attempt stays open and the tokens stay until the pods are gone: their last checkpoint is still to come."""
 
     def audit_text(self) -> str:
         """Which pods, why, and how many without grace."""
-        return f"incarnation {self.incarnation} reason {self.reason} forced {len(self.force_pods)}"
+        kept = " drain" if self.drain else ""
+        return f"incarnation {self.incarnation} reason {self.reason} forced {len(self.force_pods)}{kept}"
 
 
 class ContextView(Contract):

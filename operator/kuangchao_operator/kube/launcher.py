@@ -74,10 +74,11 @@ class KubeLauncher(Launcher):
         await together(self._mark(pod, attempt) for pod in self._pods(job) if pod.fact.incarnation == incarnation)
 
     async def stop(self, job: TrainingJob, request: StopRequest) -> None:
-        """Delete pods and tokens of all incarnations up to the requested one."""
+        """Delete pods and, unless they drain, tokens of all incarnations up to the requested one."""
         pods = [pod for pod in await self._live_pods(job) if pod.fact.incarnation <= request.incarnation]
         await together(self._delete_pod(pod, _grace(pod, request)) for pod in pods)
-        await self._delete_secrets(job, {request.incarnation, *(pod.fact.incarnation for pod in pods)})
+        if not request.drain:
+            await self._delete_secrets(job, {request.incarnation, *(pod.fact.incarnation for pod in pods)})
 
     async def reclaim(self, job: TrainingJob) -> None:
         """Delete pods, tokens, the Service, and plans that are not the job's any more."""

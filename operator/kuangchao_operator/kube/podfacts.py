@@ -1,7 +1,7 @@
 """What the operator keeps of a pod: a few scalars instead of its body. Pure."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kuangchao_contracts import names
@@ -54,6 +54,7 @@ def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool)
         phase=status.get("phase") if status.get("phase") in _PHASES else "Pending",
         ready=conditions.get("Ready", {}).get("status") == "True",
         deleting=bool(metadata.get("deletionTimestamp")),
+        ends_by=_ends_by(metadata, spec, conditions),
         owned=owned,
         waiting_reason=waiting[0],
         waiting_message=waiting[1],
@@ -82,6 +83,16 @@ def _waiting(status: dict[str, Any], main: dict[str, Any], conditions: dict[str,
         return str(scheduled.get("reason") or "")[:256], str(scheduled.get("message") or "")[:1024]
     plain = (main.get("state") or {}).get("waiting") or {}
     return str(plain.get("reason") or "")[:256], str(plain.get("message") or "")[:1024]
+
+
+def _ends_by(metadata: dict[str, Any], spec: dict[str, Any], conditions: dict[str, Any]) -> datetime | None:
+    """When a pod that was told to end is killed. A deletionTimestamp is that time already, with the grace period in it;
+    a kubelet that evicts does not delete the pod, and its condition has the time at which it began."""
+    if metadata.get("deletionTimestamp"):
+        return _time(metadata["deletionTimestamp"])
+    disruption = conditions.get("DisruptionTarget", {})
+    since = _time(disruption.get("lastTransitionTime")) if disruption.get("status") == "True" else None
+    return since and since + timedelta(seconds=spec.get("terminationGracePeriodSeconds") or 0)
 
 
 def _number(text: str | None) -> int | None:

@@ -77,4 +77,5 @@ def stop_request(action: Stop) -> StopRequest:
         force=bool(action.force),
         force_pods=action.force,
         overdue_pods=action.overdue,
+        drain=action.drain,
     )

@@ -82,6 +82,8 @@ def test_lost_peers_wait_for_the_cause_and_count_by_themselves_only_when_none_sh
         ({"error": "out of memory", "error_kind": "torch.OutOfMemoryError"}, Reason.OUT_OF_MEMORY),
         ({"error": "no module", "error_kind": "TaskNotFound"}, Reason.TASK_NOT_FOUND),
         ({"error": "digest", "error_kind": "CheckpointCorrupt"}, Reason.CHECKPOINT_CORRUPT),
+        ({"error": "belongs to", "error_kind": "CheckpointPathInUse"}, Reason.CHECKPOINT_PATH_IN_USE),
+        ({"error": "cannot read", "error_kind": "Storage"}, Reason.STORAGE),
         ({"error": "usage: train.py", "error_kind": "ExitCode"}, Reason.RANK_EXITED),
         ({"error": "the gate does not answer", "error_kind": "Unavailable"}, Reason.RANK_EXITED),
         ({}, Reason.RANK_EXITED),

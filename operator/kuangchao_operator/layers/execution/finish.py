@@ -5,7 +5,7 @@ from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.model import DeleteJob
-from kuangchao_operator.layers.execution.release import release, unreserve
+from kuangchao_operator.layers.execution.release import drain_began, release, unreserve
 
 
 def complete(draft: Draft, gang: Gang) -> None:
@@ -26,6 +26,8 @@ def fail(draft: Draft, gang: Gang, reason: Reason, message: str) -> None:
 
 def _close(draft: Draft, gang: Gang, reason: Reason) -> None:
     unreserve(draft, reason)
+    if drain_began(draft) is not None:
+        draft.set(C.SUSPENDED, False, Reason.AS_EXPECTED)
     release(draft, gang, reason)
     summarise(draft)
 

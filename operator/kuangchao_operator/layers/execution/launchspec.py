@@ -39,3 +39,9 @@ def newest_checkpoint(job: TrainingJob) -> CheckpointRef | None:
     """What to restore: the newest entry of the ledger. A later attempt's entry is newer at any step."""
     ledger = job.status.checkpoints if job.status else ()
     return max(ledger, key=lambda c: (c.attempt, c.step), default=None)
+
+
+def grace_seconds(job: TrainingJob) -> int:
+    """How long the job's pods have from SIGTERM to SIGKILL."""
+    given = job.spec.pod_overrides.get("spec", {}).get("terminationGracePeriodSeconds")
+    return given if isinstance(given, int) else job.spec.template.termination_grace_period_seconds

@@ -26,6 +26,8 @@ class PodFact(Contract):
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"] = "Pending"
     ready: bool = False
     deleting: bool = False
+    ends_by: datetime | None = None
+    """When a pod that was told to end will be killed; None: it was not told, or has no time left."""
     owned: bool = True
     """False: the pod bears our name but another owner made it."""
     waiting_reason: str = ""
@@ -160,7 +162,7 @@ class RenewTokens(Contract):
 
 
 class Stop(Contract):
-    """Delete pods and tokens of all incarnations up to this one, through the gate."""
+    """Delete pods and, unless they are to `drain`, tokens of all incarnations up to this one, through the gate."""
 
     kind: Literal["stop"] = "stop"
     incarnation: int
@@ -171,6 +173,8 @@ class Stop(Contract):
     overdue: tuple[str, ...] = ()
     """Names of pods that outran fault.terminationSeconds on a live node: delete with a grace of 1 s, so that the
     kubelet still confirms their end before the devices are used again."""
+    drain: bool = False
+    """Their last checkpoint is still to come, so the attempt stays open and the tokens stay until they are gone."""
 
 
 class Reclaim(Contract):

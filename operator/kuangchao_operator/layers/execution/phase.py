@@ -24,6 +24,7 @@ def phase(conditions: Mapping[str, Condition]) -> Phase:
         (holds(C.FAILED), Phase.FAILED),
         (holds(C.COMPLETE), Phase.COMPLETE),
         (holds(C.SUSPENDED), Phase.SUSPENDED),
+        (reason(C.SUSPENDED) == Reason.SUSPENDING, Phase.SUSPENDING),
         (holds(C.STALLED), Phase.STALLED),
         (queued, Phase.QUEUED),
         (holds(C.RESTARTING), Phase.RESTARTING),

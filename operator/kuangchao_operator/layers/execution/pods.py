@@ -16,7 +16,7 @@ from kuangchao_contracts.units import milli, to_bytes
 from kuangchao_contracts.wire import TOKEN_BUNDLE
 from kuangchao_operator.layers.execution import overrides
 from kuangchao_operator.layers.execution.children import child_metadata, secret_of, token_key
-from kuangchao_operator.layers.execution.launchspec import checkpoint_path
+from kuangchao_operator.layers.execution.launchspec import checkpoint_path, grace_seconds
 
 USER: Final = 65_532
 GPU_RESOURCE: Final = "nvidia.com/gpu"
@@ -70,7 +70,7 @@ def _spec(
         "enableServiceLinks": False,
         "hostname": names.pod_hostname(incarnation, index),
         "subdomain": names.service_name(job.metadata.name, job.metadata.uid),
-        "terminationGracePeriodSeconds": _grace(job),
+        "terminationGracePeriodSeconds": grace_seconds(job),
         "affinity": {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -131,14 +131,9 @@ def _environment(job: TrainingJob, incarnation: int, index: int, settings: PodSe
         "KUANGCHAO_POD_INDEX": str(index),
         "KUANGCHAO_INCARNATION": str(incarnation),
         "KUANGCHAO_HOST": host,
-        "KUANGCHAO_GRACE_SECONDS": str(_grace(job)),
+        "KUANGCHAO_GRACE_SECONDS": str(grace_seconds(job)),
     }
     return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def _grace(job: TrainingJob) -> int:
-    given = job.spec.pod_overrides.get("spec", {}).get("terminationGracePeriodSeconds")
-    return given if isinstance(given, int) else job.spec.template.termination_grace_period_seconds
 
 
 def _volumes(job: TrainingJob, incarnation: int, index: int, settings: PodSettings) -> list[dict[str, Any]]:

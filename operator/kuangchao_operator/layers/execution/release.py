@@ -1,5 +1,7 @@
 """How a job gives back what it holds: pods stopped, the rest reclaimed, and only then the reservation let go."""
 
+from datetime import datetime
+
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution import limits
@@ -8,18 +10,26 @@ from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.model import PodFact, Reclaim, Stop
 
 
-def stop(draft: Draft, pods: tuple[PodFact, ...], reason: Reason, message: str = "") -> None:
-    """Ask that these pods end; harder for pods whose node is gone or that outran fault.terminationSeconds."""
+def stop(draft: Draft, pods: tuple[PodFact, ...], reason: Reason, message: str = "", *, drain: bool = False) -> None:
+    """Ask that these pods end; harder for pods whose node is gone or that outran fault.terminationSeconds.
+
+    `drain`: their attempt is still open, so that they can commit a last checkpoint.
+    """
     if not pods:
         return
-    late = _late(draft)
+    late = not drain and _late(draft)
     force = tuple(sorted(p.name for p in pods if _lost(draft, p)))
     overdue = tuple(sorted(p.name for p in pods if late and p.deleting and p.name not in force))
     draft.wake(limits.TICK)
     if not force and not overdue and all(p.deleting for p in pods):
         return
     wanted = Stop(
-        incarnation=max(p.incarnation for p in pods), reason=reason, message=message, force=force, overdue=overdue
+        incarnation=max(p.incarnation for p in pods),
+        reason=reason,
+        message=message,
+        force=force,
+        overdue=overdue,
+        drain=drain,
     )
     done = draft.snapshot.stop_done
     if done is None or done.stop != wanted or (draft.now - done.at).total_seconds() >= limits.REPEAT:
@@ -47,6 +57,13 @@ def unreserve(draft: Draft, reason: Reason, message: str = "") -> None:
     draft.set(C.QUOTA_RESERVED, False, reason, message)
     draft.set(C.ADMITTED, False, Reason.NO_RESERVATION)
     draft.set(C.PODS_READY, False, Reason.NO_RESERVATION)
+
+
+def drain_began(draft: Draft) -> datetime | None:
+    """Since when a job drains before it is suspended; None: it does not. Only a job that runs drains, and it is not
+    Ready from then on, so the time of that transition is the time asked for."""
+    draining = draft.reason(C.SUSPENDED) == Reason.SUSPENDING
+    return draft.conditions[C.READY].last_transition_time if draining else None
 
 
 def terminating(gang: Gang) -> str:

@@ -1,17 +1,17 @@
 """An admitted job: plan recorded, pods launched, ranks watched, until it succeeds or a fault is handed to state."""
 
-from datetime import datetime
-
-from kuangchao_contracts.api.trainingjob import HangAction, Progress
+from kuangchao_contracts.api.trainingjob import HangAction
+from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
-from kuangchao_operator.layers.execution import faults, limits
+from kuangchao_operator.layers.execution import drain, faults, limits
 from kuangchao_operator.layers.execution.admission import note_plan, plan_request
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.finish import complete
 from kuangchao_operator.layers.execution.model import Assess, Launch, Plan, RecordPlan, RenewTokens
+from kuangchao_operator.layers.execution.progress import note_progress
 from kuangchao_operator.layers.execution.recovery import apply
 from kuangchao_operator.layers.execution.release import stop
 
@@ -19,27 +19,37 @@ from kuangchao_operator.layers.execution.release import stop
 def run(draft: Draft, gang: Gang) -> None:
     """One look at an admitted job."""
     if gang.succeeded(draft.spec.success_policy):
-        _progress(draft, gang, final=True)
+        note_progress(draft, gang, final=True)
         complete(draft, gang)
         return
     draft.wake(limits.TICK)
     report = faults.gather(
         draft.snapshot, gang, was_running=draft.holds(C.READY), pods_were_ready=draft.holds(C.PODS_READY)
     )
+    if report is not None and drain.saves(report, draft.snapshot, gang):
+        draft.update(ready_pods=gang.ready)
+        draft.set(C.PODS_READY, False, report.reason, f"{gang.ready}/{gang.size} pods ready; the ranks save and end")
+        note_progress(draft, gang)
+        return
     if report is not None:
-        verdict = draft.snapshot.verdict
-        if verdict is not None and draft.snapshot.verdict_attempt == gang.attempt:
-            apply(draft, gang, report, verdict)
-        else:
-            draft.act(Assess(report=report))
+        _recover(draft, gang, report)
         return
     stop(draft, gang.old, Reason.WAIT_FOR_RECOVERY)
     if _plan_recorded(draft):
         _launch(draft, gang)
     _pods_ready(draft, gang)
     _ready(draft, gang)
-    _progress(draft, gang)
+    note_progress(draft, gang)
     _deadlines(draft, gang)
+
+
+def _recover(draft: Draft, gang: Gang, report: FaultReport) -> None:
+    """Hand the fault to state, and carry out what it says."""
+    verdict = draft.snapshot.verdict
+    if verdict is not None and draft.snapshot.verdict_attempt == gang.attempt:
+        apply(draft, gang, report, verdict)
+    else:
+        draft.act(Assess(report=report))
 
 
 def _plan_recorded(draft: Draft) -> bool:
@@ -110,46 +120,6 @@ def _ready(draft: Draft, gang: Gang) -> None:
     reason, text = (again, "ranks are starting") if draft.holds(C.PODS_READY) else (Reason(pods.reason), pods.message)
     draft.set(C.READY, False, reason, text)
     draft.set(C.RECONCILING, True, reason, text)
-
-
-def _progress(draft: Draft, gang: Gang, *, final: bool = False) -> None:
-    old = draft.status.progress
-    step = gang.step
-    if not gang.reports or (old is None and not step) or (old is not None and step == old.step and not final):
-        return
-    total = draft.spec.training.steps if draft.spec.task is not None else 0
-    percent = min(100, step * 100 // total) if total else 0
-    if not final and not _worth_writing(old, step, percent, draft.now):
-        return
-    leader = gang.agents.get(0)
-    metrics = (
-        leader.heartbeat.metrics if leader is not None and leader.heartbeat.metrics else old.metrics if old else {}
-    )
-    gained = old is None or step > old.step
-    new = Progress(
-        step=step,
-        total_steps=total,
-        percent=percent,
-        eta_seconds=_eta(old, step, total, draft.now),
-        metrics=metrics,
-        # a lower step after a restore is no progress: hang detection counts from here
-        updated_at=draft.now if gained or old is None else old.updated_at,
-    )
-    draft.update(progress=new, progress_text=f"{step}/{total}" if total else str(step))
-
-
-def _worth_writing(old: Progress | None, step: int, percent: int, now: datetime) -> bool:
-    if old is None or old.updated_at is None or step < old.step:
-        return True
-    waited = (now - old.updated_at).total_seconds() >= limits.TICK
-    return waited or percent - old.percent >= limits.PROGRESS_PERCENT
-
-
-def _eta(old: Progress | None, step: int, total: int, now: datetime) -> int | None:
-    if old is None or old.updated_at is None or step <= old.step or not total:
-        return None
-    per_step = (now - old.updated_at).total_seconds() / (step - old.step)
-    return max(0, round(per_step * (total - step)))
 
 
 def _deadlines(draft: Draft, gang: Gang) -> None:

@@ -1,13 +1,19 @@
 """Suspension, by its user (spec.suspend, which we never write) or at the restart limit, and the way back.
 
-A suspended job holds nothing and costs nothing. Its attempt is closed by counting up, so its tokens are dead at once.
+A running job drains first: its pods are told to end while their attempt is still open, so that the ranks can save and
+the agent of pod 0 can commit. Then, or when they have had their time, the attempt is closed by counting up, which
+kills its tokens. A suspended job holds nothing and costs nothing.
 """
+
+from datetime import datetime
 
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
-from kuangchao_operator.layers.execution.release import release, terminating, unreserve
+from kuangchao_operator.layers.execution.launchspec import grace_seconds
+from kuangchao_operator.layers.execution.progress import note_progress
+from kuangchao_operator.layers.execution.release import drain_began, release, stop, terminating, unreserve
 
 
 def grant_budget(draft: Draft) -> None:
@@ -21,13 +27,16 @@ def grant_budget(draft: Draft) -> None:
         draft.set(C.SUSPENDED, True, Reason.SUSPENDED, "a new restart budget was granted")
 
 
-def suspend(draft: Draft, reason: Reason, message: str) -> None:
-    """Close the attempt and take the job out of its pool. Nothing of the plan is kept: the spec may change now."""
+def suspend(draft: Draft, reason: Reason, message: str, *, since: datetime | None = None) -> None:
+    """Close the attempt and take the job out of its pool. Nothing of the plan is kept: the spec may change now.
+
+    `since`: when the pods were told to end, if that was earlier; their time to do so counts from then.
+    """
     begun = int(draft.status.attempt > 0)
     draft.update(
         attempt=draft.status.attempt + begun,
         incarnation=draft.status.incarnation + begun,
-        attempt_time=draft.now,
+        attempt_time=since or draft.now,
         queued_time=None,
         admitted_time=None,
         start_time=None,
@@ -44,11 +53,13 @@ def suspend(draft: Draft, reason: Reason, message: str) -> None:
 
 
 def stays_suspended(draft: Draft, gang: Gang) -> bool:
-    """Enter, keep or leave the suspended state; whether the job is suspended now."""
-    if draft.spec.suspend and not draft.holds(C.SUSPENDED):
-        suspend(draft, Reason.SUSPENDED, "spec.suspend is true")
+    """Enter, keep or leave the suspended state; whether the job is suspended now, or drains for it."""
     if not draft.holds(C.SUSPENDED):
-        return False
+        if not _suspending(draft, gang):
+            return False
+        if _drains(draft, gang):
+            return True
+        suspend(draft, Reason.SUSPENDED, "spec.suspend is true", since=drain_began(draft))
     reason = Reason(draft.reason(C.SUSPENDED))
     freed = release(draft, gang, reason)
     if freed and not draft.spec.suspend and not _at_limit(draft):
@@ -67,6 +78,40 @@ def stays_suspended(draft: Draft, gang: Gang) -> bool:
         reason if _at_limit(draft) else Reason.AS_EXPECTED,
         message if _at_limit(draft) else "",
     )
+    return True
+
+
+def _suspending(draft: Draft, gang: Gang) -> bool:
+    """Whether the job is to be suspended. Pods that were told to end do end, so a drain cannot be called off."""
+    began = drain_began(draft)
+    # a script that ends with 0 because it was told to has not done its work; a task says 143 then
+    if draft.holds(C.ADMITTED) and (gang.managed or began is None) and gang.succeeded(draft.spec.success_policy):
+        return False
+    return draft.spec.suspend or began is not None
+
+
+def _drains(draft: Draft, gang: Gang) -> bool:
+    """Have the ranks of a running job save and end; False once they have, or have had the time for it."""
+    pods, began = (*gang.pods.values(), *gang.old), drain_began(draft)
+    if began is None and draft.holds(C.READY):
+        began = draft.now
+        draft.emit(Reason.SUSPENDING, "the ranks save and end")
+    if began is None:
+        return False
+    limit = max(draft.spec.fault.termination_seconds, grace_seconds(draft.job))
+    left = limit - (draft.now - began).total_seconds()
+    if not pods or left <= 0:
+        note_progress(draft, gang, final=True)
+        return False
+    text = terminating(gang)
+    draft.update(ready_pods=gang.ready)
+    draft.set(C.SUSPENDED, False, Reason.SUSPENDING, "spec.suspend is true; the ranks save and end")
+    draft.set(C.READY, False, Reason.SUSPENDING, text)
+    draft.set(C.RECONCILING, True, Reason.SUSPENDING, text)
+    draft.set(C.PODS_READY, False, Reason.SUSPENDING, text)
+    note_progress(draft, gang)
+    stop(draft, pods, Reason.SUSPENDING, drain=True)
+    draft.wake(left)
     return True
 
 

@@ -33,6 +33,8 @@ NAMED: Final = {
         Reason.USER_ERROR,
         Reason.TASK_NOT_FOUND,
         Reason.CHECKPOINT_CORRUPT,
+        Reason.CHECKPOINT_PATH_IN_USE,
+        Reason.STORAGE,
         Reason.OUT_OF_MEMORY,
         Reason.EARLY_EXIT,
         Reason.RANK_EXITED,

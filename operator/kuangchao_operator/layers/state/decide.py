@@ -28,11 +28,14 @@ RECOVERY: Final[dict[Reason, Recovery]] = {
     Reason.POD_LOST: Recovery.NEW_PODS,
     Reason.NODE_LOST: Recovery.NEW_PODS,
     Reason.EVICTED: Recovery.NEW_PODS,
+    # new pods mount the volume anew, and take longer than a volume that is away for a moment
+    Reason.STORAGE: Recovery.NEW_PODS,
     Reason.START_DEADLINE_EXCEEDED: Recovery.NEW_PODS,
     Reason.IMAGE_PULL: Recovery.NEW_PODS,
     Reason.TASK_NOT_FOUND: Recovery.FAIL,
     Reason.INVALID_SPEC: Recovery.FAIL,
     Reason.CHECKPOINT_CORRUPT: Recovery.FAIL,
+    Reason.CHECKPOINT_PATH_IN_USE: Recovery.FAIL,
     Reason.CHILD_CREATION_FAILED: Recovery.FAIL,
 }
 ADVICE: Final = {
