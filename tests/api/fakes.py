@@ -53,7 +53,7 @@ class Operator:
     def __init__(
         self, server: ApiServer, directory: Path, account: str = "kuangchao-operator", **settings: str
     ) -> None:
-        self._server, self._directory, self._extra = server, directory, settings
+        self._server, self.directory, self._extra = server, directory, settings
         self.gate_port, self.metrics_port = _free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._kubeconfig = directory / "kubeconfig"
@@ -77,9 +77,9 @@ class Operator:
                 "issuer",
                 "kuangchao_operator.signing",
                 "--dir",
-                self._directory / "keys",
+                self.directory / "keys",
                 "--socket",
-                self._directory / "issuer.sock",
+                self.directory / "issuer.sock",
                 "--issuer",
                 "kuangchao/test",
             )
@@ -107,7 +107,12 @@ class Operator:
 
     def log(self) -> str:
         """The end of the operator's log."""
-        return (self._directory / "operator.log").read_text()[-6000:]
+        return (self.directory / "operator.log").read_text()[-6000:]
+
+    def written(self) -> str:
+        """All that operator and issuer have logged, and the bytes of the audit store."""
+        files = [*self.directory.glob("*.log"), *(f for f in (self.directory / "audit").rglob("*") if f.is_file())]
+        return "\n".join(file.read_bytes().decode(errors="replace") for file in files)
 
     def metrics(self) -> str:
         """Its metrics."""
@@ -122,7 +127,7 @@ class Operator:
             return False
 
     def _spawn(self, name: str, module: str, *arguments: object) -> None:
-        log = (self._directory / f"{name}.log").open("ab")
+        log = (self.directory / f"{name}.log").open("ab")
         command = [sys.executable, "-m", module, *map(str, arguments)]
         environment = ENVIRONMENT | self._settings() if name == "operator" else ENVIRONMENT
         with log:
@@ -135,8 +140,8 @@ class Operator:
             "KUANGCHAO_CLUSTER_NAME": "test",
             "KUANGCHAO_GATE_URL": f"https://127.0.0.1:{self.gate_port}",
             "KUANGCHAO_WORKER_IMAGE": "worker:1",
-            "KUANGCHAO_ISSUER_SOCKET": str(self._directory / "issuer.sock"),
-            "KUANGCHAO_AUDIT_DIR": str(self._directory / "audit"),
+            "KUANGCHAO_ISSUER_SOCKET": str(self.directory / "issuer.sock"),
+            "KUANGCHAO_AUDIT_DIR": str(self.directory / "audit"),
             "KUANGCHAO_HOST": "127.0.0.1",
             "KUANGCHAO_GATE_PORT": str(self.gate_port),
             "KUANGCHAO_METRICS_PORT": str(self.metrics_port),
