@@ -35,7 +35,9 @@ class Cluster:
         try:
             self.api, own = _connect(context)
         except (config.ConfigException, OSError) as error:
-            raise UnavailableError(f"no usable kubeconfig: {error}; set KUBECONFIG or --context") from None
+            raise UnavailableError(
+                f"no usable kubeconfig ({str(error).rstrip('.')}); set KUBECONFIG or --context"
+            ) from None
         self.namespace = namespace or own
 
     def jobs(self, namespace: str | None) -> list[TrainingJob]:

@@ -27,9 +27,9 @@ def doctor(
     release_namespace: ReleaseNamespace = RELEASE_NAMESPACE,
     output: Output = Format.TEXT,
 ) -> None:
-    """What is missing on this machine or in the cluster, each with the command that mends it.
+    """Say what is missing on this machine or in the cluster.
 
-    Exits 1 when something is missing; warnings do not count.
+    Each finding names the command that mends it. Exits 1 when something is missing; warnings do not count.
 
     JSON: {"ok": bool, "checks": [{name, verdict: ok|warn|missing|skip, found, mend}]}
     """
@@ -63,7 +63,15 @@ def cluster_checks(context: str | None, namespace: str | None, release_namespace
             name="cluster",
             verdict=Verdict.SKIP,
             found=str(error),
-            mend="export KUBECONFIG=<file>, or `cluster/kc up` for the embedded cluster",
+            mend="export KUBECONFIG=<file>; in a checkout `make cluster-up` starts a cluster",
+        )
+        return
+    except ModuleNotFoundError as error:
+        yield Check(
+            name="cluster",
+            verdict=Verdict.SKIP,
+            found=f"{error.name} is not installed, so no cluster can be reached",
+            mend="pip install 'kuangchao[cli]'",
         )
         return
     yield Check(name="cluster", verdict=Verdict.OK, found=f"API server {version} answers")

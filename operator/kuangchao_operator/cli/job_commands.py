@@ -50,10 +50,10 @@ def get(
     context: Context = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """TrainingJobs with the columns of kubectl; with --watch, progress of one job until it ends.
+    """List jobs, or follow one to its end with --watch.
 
-    --watch exits 0 when the job completes, 1 when it fails, is out of restarts or --timeout passes, 3 when no plan can
-    ever fit.
+    The columns are those of kubectl. --watch exits 0 when the job completes, 1 when it fails, is out of restarts or
+    --timeout passes, 3 when no plan can ever fit.
 
     JSON: the TrainingJob objects as the API server has them: {"items": [...]}, or one object when a job is named.
     """
@@ -121,7 +121,7 @@ def reason_of(job: TrainingJob, kind: ConditionType) -> str | None:
 
 
 def describe(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
-    """A job with its plan and arithmetic, conditions, attempts, failures, checkpoints and people.
+    """Show a job's plan, conditions, attempts and checkpoints.
 
     JSON: {"job": TrainingJob, "plan": ParallelPlan or null}
     """
@@ -143,7 +143,9 @@ def describe(job: Job, namespace: Namespace = None, context: Context = None, out
 
 
 def why(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
-    """Why a job waits or has stopped: what it needs, what is free, who holds the rest, and what to do.
+    """Say why a job waits or has stopped, and what to do.
+
+    What it needs, what is free, and who holds the rest.
 
     JSON: {"job", "phase", "reason", "message", "pool", "need", "free", "total", "reserved", "quota", "position",
     "ahead": [], "holders": [{job, devices}], "unhealthy": [], "advice", "lines": [...]}
@@ -164,7 +166,7 @@ def why(job: Job, namespace: Namespace = None, context: Context = None, output: 
 
 
 def suspend(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
-    """Stop a job and free its devices; its committed checkpoints stay.
+    """Stop a job and free its devices; its checkpoints stay.
 
     JSON: the TrainingJob after the change.
     """
@@ -177,7 +179,9 @@ def suspend(job: Job, namespace: Namespace = None, context: Context = None, outp
 
 
 def resume(job: Job, namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT) -> None:
-    """Let a suspended job go on from its newest committed checkpoint; with a new restart budget if it ran out.
+    """Let a suspended job go on from its newest checkpoint.
+
+    A job that ran out of restarts gets a new budget.
 
     JSON: the TrainingJob after the change.
     """
@@ -209,7 +213,9 @@ def delete(
     context: Context = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete a job: its pods end, its devices are freed, its tokens die. Files on its checkpoint volume stay.
+    """Delete a job; files on its checkpoint volume stay.
+
+    Its pods end, its devices are freed, its tokens die.
 
     JSON: {"job", "deleted": true when it is gone, false when only asked for}
     """

@@ -40,7 +40,9 @@ def logs(
     context: Context = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Output of one pod of a job (rank 0's unless told otherwise), across restarts with --follow.
+    """Show the output of a job's pod, with -f across restarts.
+
+    The pod is that of rank 0 unless --rank or --pod says otherwise.
 
     JSON: {"job", "pod", "incarnation", "attempt", "lines": [...]}; not with --follow
     """

@@ -13,11 +13,8 @@ from kuangchao_operator.cli.checks import Check, Verdict
 MIN_PYTHON = (3, 11)
 MIN_DISK_BYTES = 2 * 2**30
 MIN_SHM_BYTES = 64 * 2**20
-PACKAGES = {
-    "worker": ("torch", "torchdata", "numpy", "scikit-learn"),
-    "operator": ("kubernetes", "kopf", "structlog"),
-}
-"""Packages by extra, as far as commands need them."""
+PACKAGES = {"worker": ("torch", "torchdata", "numpy", "scikit-learn")}
+"""Packages that `kuangchao run` needs, by the extra that brings them."""
 
 
 def machine_checks() -> Iterator[Check]:

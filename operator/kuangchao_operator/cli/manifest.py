@@ -42,8 +42,11 @@ def read_job(name: str) -> TrainingJob:
     """The one TrainingJob of a file. Raises InvalidInputError."""
     documents = read(name)
     if len(documents) != 1:
-        why = "must hold exactly one TrainingJob; pools and descriptors go into --resources"
-        raise InvalidInputError("FILE", f"{name} with {len(documents)} documents", why, "1 document")
+        why = (
+            f"holds {len(documents)} documents and must hold exactly one TrainingJob; "
+            "pools and descriptors go into --resources"
+        )
+        raise InvalidInputError("FILE", name, why, "1 document")
     job = cast(TrainingJob, to_object(documents[0], ("TrainingJob",)))
     check_job(documents[0], job)
     return job

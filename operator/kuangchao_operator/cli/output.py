@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 DONE, FAILED, BAD_INPUT, REFUSED = 0, 1, 2, 3
 INTERRUPTED = 130
-EXTRAS = {"kubernetes": "operator", "structlog": "operator", "torch": "worker"}
+EXTRAS = {"kubernetes": "cli", "torch": "worker"}
 """Packages that only some commands need, and the extra that brings them."""
 
 

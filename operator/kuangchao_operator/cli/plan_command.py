@@ -33,9 +33,10 @@ def plan(
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """The ParallelPlan of a job, or why there is none, with the arithmetic. Needs no cluster.
+    """Show the plan of a job, or why there is none; needs no cluster.
 
-    `kubectl get resourcepools,resourcedescriptors -o json` makes a file for --resources. Exits 3 when infeasible.
+    The memory estimate comes with its arithmetic. `kubectl get resourcepools,resourcedescriptors -o json` makes a
+    file for --resources. Exits 3 when infeasible.
 
     JSON: {feasible, tensor, pipeline, data, context, expert, sequence, virtualStages, microBatch, recompute, sharding,
     memory: {stages: [{parametersBytes, gradientsBytes, optimizerBytes, activationsBytes, otherBytes, totalBytes,

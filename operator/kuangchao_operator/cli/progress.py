@@ -3,12 +3,18 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import TrainingJobStatus
 from kuangchao_operator.cli.present import number
 from kuangchao_operator.local.watcher import Watcher
+
+BAR_WIDTH: Final = 16
+BAR_FIGURES: Final = 2
+"""As many as fit beside the bar on a terminal of 80 columns."""
+FIRST: Final = ("accuracy", "loss")
+"""Figures that people look for; the others follow by name."""
 
 
 class SilentView:
@@ -30,7 +36,9 @@ class LineView:
 
     def update(self, job: TrainingJob) -> None:
         """Print what has changed enough to tell."""
-        status = job.status or TrainingJobStatus()
+        if job.status is None:
+            return
+        status = job.status
         percent = status.progress.percent // 10 if status.progress else 0
         key = (status.phase, status.attempt, status.ready, percent)
         if key != self._last:
@@ -47,7 +55,7 @@ class BarView:
 
     def __init__(self, progress: Any) -> None:
         self._progress = progress
-        self._task = progress.add_task("starting", total=None)
+        self._task = progress.add_task("starting", total=None, figures="")
 
     def update(self, job: TrainingJob) -> None:
         """Move the bar."""
@@ -56,7 +64,7 @@ class BarView:
         self._progress.update(
             self._task,
             description=f"{job.metadata.name} {status.phase}",
-            figures=figures(status),
+            figures=figures(status, BAR_FIGURES),
             completed=done.step if done else 0,
             total=(done.total_steps or None) if done else None,
         )
@@ -76,7 +84,7 @@ def progress_view(*, quiet: bool) -> Iterator[Watcher]:
 
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(BAR_WIDTH),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[figures]}"),
@@ -101,7 +109,8 @@ def line_of(job: TrainingJob) -> str:
     return "  ".join(filter(None, parts))
 
 
-def figures(status: TrainingJobStatus) -> str:
+def figures(status: TrainingJobStatus, most: int = 4) -> str:
     """The reported metrics in a few characters."""
     metrics = status.progress.metrics if status.progress else {}
-    return " ".join(f"{name} {number(value)}" for name, value in sorted(metrics.items())[:4])
+    names = sorted(metrics, key=lambda name: (name not in FIRST, name))[:most]
+    return ", ".join(f"{name} {number(metrics[name])}" for name in names)

@@ -29,10 +29,10 @@ def run(
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Train with processes of this machine, no cluster: the same manifest, planner, gate, restarts and audit.
+    """Train with processes of this machine, without a cluster.
 
-    Checkpoints, audit and output of all ranks are kept in ./runs/<job>-<time>. Exits 1 when the job fails, 3 when
-    no plan fits, 130 after Ctrl-C or SIGTERM.
+    Manifest, planner, gate, restarts and audit are those of a cluster. Checkpoints, audit and output of all ranks are
+    kept in ./runs/<job>-<time>. Exits 1 when the job fails, 3 when no plan fits, 130 after Ctrl-C or SIGTERM.
 
     JSON: {"job", "phase", "plan", "attempts", "restarts", "steps", "metrics": {name: text}, "failure": {...} or null,
     "checkpoints": [...], "audit": {"records", "denied", "operations": {op: count}}, "directory"}
@@ -79,8 +79,8 @@ def summary(result: RunResult) -> Iterator[str]:
 
     ended = "interrupted" if result.interrupted else str(result.phase)
     yield (
-        f"{result.job}: {ended} after {result.steps} steps, {result.attempts} attempts, {result.restarts} restarts, "
-        f"{len(result.checkpoints)} checkpoints kept"
+        f"{result.job}: {ended} after {result.steps} steps; attempts {result.attempts}, restarts {result.restarts}, "
+        f"checkpoints kept {len(result.checkpoints)}"
     )
     if result.phase is not Phase.COMPLETE and not result.interrupted:
         yield f"{result.reason}: {result.message}"

@@ -40,7 +40,8 @@ class LocalEffects(Effects):
 
     async def emit(self, job: TrainingJob, event: Emit) -> None:  # noqa: ARG002
         """Tell the watcher."""
-        self._watcher.note(f"{event.type.lower()}: {event.reason}: {event.message}" if event.message else event.reason)
+        line = f"{event.reason}: {event.message}" if event.message else event.reason
+        self._watcher.note(line if event.type == "Normal" else f"{event.type.lower()}: {line}")
 
     async def delete_job(self, job: TrainingJob) -> None:
         """Never asked for: a local job has no time to live after its end."""

@@ -217,7 +217,7 @@ def test_contradictory_options(arguments: list[str], words: str) -> None:
 
 def test_doctor_looks_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {c["name"]: c for c in json.loads(call("doctor", "--local", "-o", "json").stdout)["checks"]}
-    assert checks.keys() >= {"python", "packages[worker]", "packages[operator]", "cores", "disk", "shared memory"}
+    assert checks.keys() >= {"python", "packages[worker]", "cores", "disk", "shared memory"}
     assert checks["python"]["verdict"] == "ok"
 
 
@@ -242,12 +242,25 @@ def test_doctor_skips_an_absent_cluster(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "KUBECONFIG" in checks[-1]["mend"]
 
 
+def test_doctor_does_without_the_kubernetes_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kuangchao_operator.cli.cluster", raising=False)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    checks = json.loads(call("doctor", "-o", "json").stdout)["checks"]
+    assert checks[-1]["verdict"] == "skip"
+    assert checks[-1]["mend"] == "pip install 'kuangchao[cli]'"
+
+
+def test_every_command_is_told_in_one_line() -> None:
+    listed = call("--help").stdout.partition("Commands:")[2]
+    assert "..." not in listed
+
+
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "kuangchao_operator.cli.cluster", raising=False)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     found = call("get")
     assert found.exit_code == 1
-    assert "pip install 'kuangchao[operator]'" in found.stderr
+    assert "pip install 'kuangchao[cli]'" in found.stderr
 
 
 def test_another_number_of_devices_must_fit_the_pods(tmp_path: Path) -> None:
