@@ -149,6 +149,32 @@ def test_suspending_a_running_job_frees_everything_and_starts_no_time_to_live(si
     assert "completionTime" not in job.status()
 
 
+def test_ranks_of_a_suspended_job_keep_their_rights_until_their_pods_are_gone(site: Site) -> None:
+    job = site.job("saver", count=2)
+    with running(kubelets := Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            kubelets.dead = {pod["spec"]["nodeName"] for pod in job.pods()}  # the pods take their time
+            bundle = gang.bundle(gang.pods[0])
+            job.patch({"suspend": True})
+            job.wait_phase("Suspending")
+            job.wait(lambda: all(pod["metadata"].get("deletionTimestamp") for pod in job.pods()), "pods told to end")
+            gang.step = 7
+            job.wait(lambda: job.status().get("progress", {}).get("step") == 7, "what the ranks say is still heard")
+            assert gang.bundle(gang.pods[0])["attempt"] == bundle["attempt"] == 1, "the Secret is there"
+            assert gang.refusals == []
+            kubelets.dead = set()
+            job.wait_phase("Suspended")
+        token, resource = bundle["tokens"]["agent/kc:execution"], f"{site.namespace}/jobs/{job.name}"
+        with pytest.raises(GateRefusedError) as refused:
+            gang.call_as(token, "execution.heartbeat", resource, {})
+        assert refused.value.status == 401
+    job.wait(lambda: not job.children("secrets"), "tokens deleted")
+    assert job.status()["attempt"] == 2
+
+
 def test_the_time_to_live_deletes_a_finished_job(site: Site) -> None:
     job = site.job("brief", count=2, ttlSecondsAfterFinished=1, training={"steps": 1})
     with running(Kubelets(site)):

@@ -10,7 +10,7 @@ from kuangchao_contracts.checkpoint import CheckpointManifest
 from kuangchao_contracts.errors import StaleEpochError
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
-from kuangchao_contracts.run import CommitRequest
+from kuangchao_contracts.run import CommitRequest, RankState
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.layers.execution.launchspec import newest_checkpoint
 from kuangchao_operator.layers.execution.model import Emit, Launch, Reclaim, Stop
@@ -126,8 +126,33 @@ def test_a_long_grace_period_is_not_cut_short() -> None:  # A47
     assert not any(s.overdue or s.force for s in world.actions(Stop))
 
 
-def test_a_job_that_does_not_run_has_nothing_to_save() -> None:
+def test_a_job_that_is_not_known_to_run_yet_may_have_steps_to_save() -> None:
     world = World(make_job(checkpoint=SAVES))
+    world.settle()
+    world.start_pods()
+    world.beat(0, RankState.STARTING)
+    world.settle()
+    assert world.status.phase is Phase.STARTING
+    world.linger = True
+    world.pass_time(100)
+    world.edit(suspend=True)
+    world.settle()
+    assert (world.status.phase, gate(world)) == (Phase.SUSPENDING, 1)
+
+
+def test_a_job_that_was_suspended_while_the_operator_was_away_saves_too() -> None:
+    world = running()
+    world.facts.clear()
+    world.agents.clear()
+    world.edit(suspend=True)
+    world.settle()
+    assert world.status.phase is Phase.SUSPENDING
+
+
+def test_a_job_without_ranks_has_nothing_to_save() -> None:
+    world = World(make_job(checkpoint=SAVES))
+    world.settle()
+    world.start_pods()
     world.settle()
     world.linger = True
     world.edit(suspend=True)

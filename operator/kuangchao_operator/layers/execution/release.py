@@ -60,10 +60,9 @@ def unreserve(draft: Draft, reason: Reason, message: str = "") -> None:
 
 
 def drain_began(draft: Draft) -> datetime | None:
-    """Since when a job drains before it is suspended; None: it does not. Only a job that runs drains, and it is not
-    Ready from then on, so the time of that transition is the time asked for."""
-    draining = draft.reason(C.SUSPENDED) == Reason.SUSPENDING
-    return draft.conditions[C.READY].last_transition_time if draining else None
+    """Since when a job drains before it is suspended; None: it does not. All that is left of its attempt is to end, so
+    the attempt's time counts from there."""
+    return draft.status.attempt_time if draft.reason(C.SUSPENDED) == Reason.SUSPENDING else None
 
 
 def terminating(gang: Gang) -> str:

@@ -93,26 +93,33 @@ def _suspending(draft: Draft, gang: Gang) -> bool:
 def _drains(draft: Draft, gang: Gang) -> bool:
     """Have the ranks of a running job save and end; False once they have, or have had the time for it."""
     pods, began = (*gang.pods.values(), *gang.old), drain_began(draft)
-    if began is None and draft.holds(C.READY):
-        began = draft.now
-        draft.emit(Reason.SUSPENDING, "the ranks save and end")
     if began is None:
-        return False
+        # as soon as an agent has ranks there may be steps to save: its next word on them is up to a second away;
+        # an operator that has just started has not heard any
+        if not (pods and draft.holds(C.ADMITTED) and (gang.reports or draft.holds(C.READY))):
+            return False
+        began = draft.now
+        draft.update(attempt_time=began)
+        draft.emit(Reason.SUSPENDING, "the ranks save and end")
     limit = max(draft.spec.fault.termination_seconds, grace_seconds(draft.job))
     left = limit - (draft.now - began).total_seconds()
     if not pods or left <= 0:
         note_progress(draft, gang, final=True)
         return False
+    _draining(draft, gang)
+    note_progress(draft, gang)
+    stop(draft, pods, Reason.SUSPENDING, drain=True)
+    draft.wake(left)
+    return True
+
+
+def _draining(draft: Draft, gang: Gang) -> None:
     text = terminating(gang)
     draft.update(ready_pods=gang.ready)
     draft.set(C.SUSPENDED, False, Reason.SUSPENDING, "spec.suspend is true; the ranks save and end")
     draft.set(C.READY, False, Reason.SUSPENDING, text)
     draft.set(C.RECONCILING, True, Reason.SUSPENDING, text)
     draft.set(C.PODS_READY, False, Reason.SUSPENDING, text)
-    note_progress(draft, gang)
-    stop(draft, pods, Reason.SUSPENDING, drain=True)
-    draft.wake(left)
-    return True
 
 
 def _at_limit(draft: Draft) -> bool:
