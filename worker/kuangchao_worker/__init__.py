@@ -7,7 +7,7 @@ never import kopf, kubernetes or anything of the operator.
 import os
 from typing import Final
 
-from kuangchao_worker.pod.channel import SOCKET_VARIABLE, RankChannel
+from kuangchao_worker.pod.channel import SOCKET_VARIABLE, RankChannel, RankMessage
 
 __version__: Final = "0.1.0"
 __all__ = ["report"]
@@ -18,15 +18,19 @@ _channels: dict[str, RankChannel] = {}
 def report(*, step: int, total: int | None = None, **metrics: float) -> None:
     """Tell the agent how far a `command` job is; does nothing when the script runs without an agent.
 
-    `total` is the number of steps of the whole run. Only what rank 0 reports is shown to people; the steps of all
-    ranks are watched for hangs.
+    `total` is the number of steps of the whole run: the last step is delivered for certain, others may be dropped when
+    they come fast. Only what rank 0 reports is shown to people; the steps of all ranks are watched for hangs.
     """
     path = os.environ.get(SOCKET_VARIABLE)
     if not path:
         return
+    rank = int(os.environ.get("RANK", "0"))
     if path not in _channels:
-        _channels[path] = RankChannel(path, int(os.environ.get("RANK", "0")))
+        _channels[path] = RankChannel(path, rank)
     texts = {name: f"{value:.10g}" for name, value in metrics.items()}
     if total is not None:
         texts["totalSteps"] = str(total)
-    _channels[path].progress(step, "train", texts)
+    if total is not None and step >= total:
+        _channels[path].reliable(RankMessage(rank=rank, step=step, section="train", metrics=texts))
+    else:
+        _channels[path].progress(step, "train", texts)

@@ -18,8 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+import kuangchao_worker
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CapabilityError, InvalidInputError, UnavailableError
+from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, RankReport, RankState
 from kuangchao_worker.agent import termination, volume
 from kuangchao_worker.agent.client import GateClient
@@ -283,11 +285,34 @@ def test_incomplete_checkpoint_is_never_sealed(tmp_path: Path) -> None:
 
 def test_directory_of_another_job_is_left_alone(tmp_path: Path) -> None:
     base = tmp_path / "shared"
-    volume.claim(base, UID)
-    volume.claim(base, UID)
-    with pytest.raises(volume.CheckpointPathInUseError, match=UID):
-        volume.claim(base, "another")
+    mine = make_launch(make_plan(1), checkpoint_path="shared")
+    theirs = mine.replace(job="other", job_uid="another")
+    volume.claim(base, mine)
+    volume.claim(base, mine)
+    with pytest.raises(volume.CheckpointPathInUseError, match=f"'shared'.* job team/job with uid {UID}"):
+        volume.claim(base, theirs)
     assert sorted(p.name for p in base.iterdir()) == [".kuangchao-owner"]
+    (base / ".kuangchao-owner").write_text(f"{UID}\n")
+    volume.claim(base, mine)
+
+
+def test_what_an_agent_cannot_prepare_is_told_in_our_own_words() -> None:
+    view = RankView(0)
+    view.refuse(volume.CheckpointPathInUseError.code, "taken")
+    assert view.report(held=False).error_kind == Reason.CHECKPOINT_PATH_IN_USE
+    assert volume.StorageError.code == Reason.STORAGE
+
+
+async def test_last_step_of_a_script_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[RankMessage] = []
+    monitor = Monitor(tmp_path / "m.sock", heard.append)
+    monkeypatch.setenv("KUANGCHAO_MONITOR", str(tmp_path / "m.sock"))
+    monkeypatch.setenv("RANK", "2")
+    for step in range(1, 21):
+        kuangchao_worker.report(step=step, total=20, loss=1 / step)
+    monitor.drain()
+    monitor.close()
+    assert (heard[-1].rank, heard[-1].step, heard[-1].metrics["loss"]) == (2, 20, "0.05")
 
 
 def test_sweep_takes_only_unfinished_work_of_earlier_attempts(tmp_path: Path) -> None:

@@ -159,5 +159,5 @@ async def test_torchrun_script_runs_unmodified(tmp_path: Path) -> None:
         await cluster.start_agents()
         assert await cluster.finish() == [0], cluster.logs()
         last = cluster.control.beats[-1]
-        assert [(r.rank, r.exit_code) for r in last.ranks] == [(0, 0), (1, 0)]
+        assert [(r.rank, r.exit_code, r.step) for r in last.ranks] == [(0, 0, 7), (1, 0, 7)]
         assert last.metrics["totalSteps"] == "7"

@@ -46,7 +46,7 @@ class CheckpointKeeper:
         Raises CheckpointPathInUseError, CheckpointCorruptError and UnavailableError.
         """
         try:
-            await asyncio.to_thread(volume.claim, self._base, self._launch.job_uid)
+            await asyncio.to_thread(volume.claim, self._base, self._launch)
             await asyncio.to_thread(volume.sweep, self._base, self._attempt)
         except OSError as error:
             # full or read-only: training can go on without new checkpoints, and restoring only reads

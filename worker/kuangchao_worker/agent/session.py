@@ -178,7 +178,7 @@ class Session:
             return await self._keeper.prepare(self._reply.restore)
         if self._launch.command is not None and self._settings.pod_index == 0 and self._launch.checkpoint_path:
             # what a script keeps there is its own business, but not the directory of another job
-            await asyncio.to_thread(volume.claim, self._script_directory(), self._launch.job_uid)
+            await asyncio.to_thread(volume.claim, self._script_directory(), self._launch)
         return None
 
     def _assign(self, place: Place, monitor: Path, restore: CheckpointRef | None) -> Path:

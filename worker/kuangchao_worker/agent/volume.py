@@ -31,23 +31,24 @@ class CheckpointPathInUseError(StorageError):
     """The directory belongs to another job."""
 
 
-def claim(base: Path, job_uid: str) -> None:
+def claim(base: Path, launch: LaunchSpec) -> None:
     """Make the directory ours. Raises CheckpointPathInUseError, or OSError when the volume cannot be written."""
+    job_uid = launch.job_uid
     mark = base / OWNER
     if not mark.exists():
         base.mkdir(parents=True, exist_ok=True)
         mine = base / f"{OWNER}.{job_uid}"
-        write_durably(mine, job_uid.encode())
+        write_durably(mine, f"{job_uid} {launch.namespace}/{launch.job}".encode())
         # a link appears whole or not at all, and fails if another job was first
         with contextlib.suppress(FileExistsError):
             mark.hardlink_to(mine)
         mine.unlink(missing_ok=True)
         sync_directory(base)
-    owner = mark.read_text().strip()
+    owner, _, name = mark.read_text("utf-8", "replace").strip().partition(" ")
     if owner != job_uid:
         raise CheckpointPathInUseError(
-            f"checkpoint directory {base.name!r} belongs to the job with uid {owner or '?'}; "
-            "choose another spec.checkpoint.storage.path or none"
+            f"spec.checkpoint.storage.path={launch.checkpoint_path!r}: the directory belongs to job "
+            f"{name[:256] or '?'} with uid {owner[:64] or '?'}; choose another path or none"
         )
 
 
