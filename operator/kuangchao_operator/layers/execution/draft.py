@@ -85,8 +85,10 @@ class Draft:
             self.emit(reason, message, warning=ANNOUNCED.get(kind) == "Warning")
 
     def emit(self, reason: Reason, message: str, *, warning: bool = False) -> None:
-        """Announce something that goes with this status."""
-        self.actions.append(Emit(type="Warning" if warning else "Normal", reason=reason, message=message[:1024]))
+        """Announce something that goes with this status; what several conditions say alike is said once."""
+        event = Emit(type="Warning" if warning else "Normal", reason=reason, message=message[:1024])
+        if event not in self.actions:
+            self.actions.append(event)
 
     def act(self, *actions: Action) -> None:
         """Ask for actions, in order."""

@@ -1,0 +1,101 @@
+"""The order in which the operator starts: no agent is told that its job is closed because the operator has just begun."""
+
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from kuangchao_contracts.capability import Capability
+from kuangchao_contracts.errors import UnavailableError
+from kuangchao_contracts.run import Empty
+from kuangchao_operator.app import process
+from kuangchao_operator.app.settings import Settings
+from kuangchao_operator.app.wiring import Parts
+from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.frontdoor import FrontDoor
+from kuangchao_operator.handlers.jobs import JobLoops
+from kuangchao_operator.kube.cache import Cache
+from kuangchao_operator.shell.loop import LoopPorts
+from tests.unit.kube.bodies import UID, job
+
+RUNNING = {"attempt": 3, "incarnation": 1}
+
+
+def condition(kind: str, reason: str, status: str = "True") -> dict[str, Any]:
+    return {
+        "conditions": [{"type": kind, "status": status, "reason": reason, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    }
+
+
+class Start:
+    """The real facts, fence and front door; everything else only takes note of when it was started."""
+
+    def __init__(self, monkeypatch: Any, *jobs: dict[str, Any], outages: int = 0) -> None:
+        self.log: list[str] = []
+        self.heard: dict[str, int] = {}
+        self._jobs, self._outages = jobs, outages
+        self.cache, self.fence = Cache(), JobFence(time.time)
+        self._door = FrontDoor(cast(Any, None), self.fence, time.time, lambda: ())
+        ports = cast(LoopPorts, SimpleNamespace(fence=self.fence))
+        self.parts = cast(Parts, SimpleNamespace(
+            health=SimpleNamespace(start=self._note("health"), stop=self._note("")),
+            issuer=SimpleNamespace(wait_ready=self._note("issuer")),
+            sink=SimpleNamespace(start=self._note("audit"), close=self._note("")),
+            reader=SimpleNamespace(fill=self._fill),
+            trust=SimpleNamespace(refresh=self._note("trust")),
+            certificate=SimpleNamespace(renew=self._note("certificate"), context=None),
+            loops=JobLoops(self.cache, ports),
+            gate_server=SimpleNamespace(start=self._serve, stop=self._note("")),
+        ))  # fmt: skip
+        monkeypatch.setattr(process.asyncio, "sleep", self._note("wait"))
+
+    async def run(self, tmp_path: Path) -> None:
+        """Up to the point where the gate listens."""
+        settings = cast(Settings, SimpleNamespace(
+            host="127.0.0.1", metrics_port=0, gate_port=0, audit_tls_dir=None, audit_dir=tmp_path,
+        ))  # fmt: skip
+        async with AsyncExitStack() as stack:
+            await process._start(settings, self.parts, stack)
+
+    def _note(self, name: str) -> Any:
+        async def note(*_: Any) -> None:
+            self.log.append(name)
+
+        return note
+
+    async def _fill(self) -> None:
+        self.log.append("list")
+        if self._outages:
+            self._outages -= 1
+            raise UnavailableError("the API server is away")
+        for body in self._jobs:
+            self.cache.see("TrainingJob", body)
+
+    async def _serve(self, *_: Any) -> None:
+        """The first moment at which an agent can be answered."""
+        self.log.append("gate")
+        for body in self._jobs:
+            uid = body["metadata"]["uid"]
+            capability = cast(Capability, SimpleNamespace(claims=SimpleNamespace(juid=uid)))
+            self.heard[body["metadata"]["name"]] = (await self._door.feed(capability, Empty())).attempt
+
+
+async def test_agents_of_running_jobs_hear_their_attempt_from_the_first_answer_on(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    start = Start(
+        monkeypatch,
+        job("running", status=RUNNING),
+        job("suspending", uid="u2", spec={"suspend": True},
+            status={**RUNNING, **condition("Suspended", "Suspending", "False")}),
+        job("suspended", uid="u3", status={**RUNNING, **condition("Suspended", "Suspended")}),
+        job("done", uid="u4", status={**RUNNING, **condition("Complete", "Succeeded")}),
+        job("queued", uid="u5", status={}),
+        outages=2,
+    )  # fmt: skip
+    await start.run(tmp_path)
+    assert start.heard == {"running": 3, "suspending": 3, "suspended": 0, "done": 0, "queued": 0}
+    assert start.fence.attempt(UID) == 3
+    order = [name for name in start.log if name in ("audit", "list", "gate")]
+    assert order == ["audit", "list", "list", "list", "gate"], "refusals are recorded, facts are there, then it listens"
