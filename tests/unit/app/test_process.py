@@ -1,4 +1,4 @@
-"""The order in which the operator starts: no agent is told that its job is closed because the operator has just begun."""
+"""The order in which the operator starts: no agent is told that its job is closed because the operator is new."""
 
 import time
 from contextlib import AsyncExitStack
