@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -393,15 +394,17 @@ class Gang(threading.Thread):
         self._job, self._end = job, threading.Event()
         self.pods = sorted(pods, key=lambda pod: int(pod["metadata"]["labels"]["kuangchao.io/pod-index"]))
         self.step, self.state, self.exit_code = 0, "Running", None
+        self.exits: dict[int, int] = {}
+        """Ranks that have ended, with their exit codes, while the others go on."""
         self.launches: list[Object] = []
         self.refusals: list[tuple[int, str]] = []
         self._tls = _gate_tls(job.site)
 
     def join_all(self) -> None:
-        """Join every pod, then once more: now each is told to start."""
-        for pod in self.pods:
-            self.join_one(pod)
-        self.launches = [self.join_one(pod) for pod in self.pods]
+        """Join all pods side by side, as agents do: the gate holds each answer back for a while until all are there."""
+        with ThreadPoolExecutor(len(self.pods)) as pool:
+            list(pool.map(self.join_one, self.pods))
+            self.launches = list(pool.map(self.join_one, self.pods))
         assert all(reply["ready"] for reply in self.launches), self.launches
 
     def join_one(self, pod: Object) -> Object:
@@ -458,6 +461,8 @@ class Gang(threading.Thread):
         rank: Object = {"rank": index, "state": self.state, "step": self.step, "section": "train"}
         if self.exit_code is not None:
             rank["exitCode"] = self.exit_code
+        if index in self.exits:
+            rank |= {"state": "Exited", "exitCode": self.exits[index]}
         return {"join": self._join(pod), "ranks": [rank], "metrics": {"loss": "0.5"} if index == 0 else {}}
 
 

@@ -47,14 +47,6 @@ def test_a_refused_pod_is_reported_and_not_retried_hot(site: Site) -> None:
         job.wait(lambda: len(job.pods()) == 2, "both pods", 60)
 
 
-def test_an_invalid_pod_is_final_and_names_the_field(site: Site) -> None:
-    """kubeflow/trainer#2351: 422 cannot pass by itself."""
-    job = site.job("invalid", count=2, template={"volumes": [{"name": "Not A Name", "emptyDir": {}}]})
-    job.wait(lambda: "Not A Name" in json.dumps(job.status().get("conditions", [])), "the field is named")
-    job.delete()
-    job.wait_gone()
-
-
 def test_a_job_deleted_while_it_starts_leaves_nothing(site: Site) -> None:
     kubelets = Kubelets(site, starting=False)
     with running(kubelets):
