@@ -53,6 +53,11 @@ def reporting(command: Callable[P, R]) -> Callable[P, R]:
                 raise
             missing = e.UnavailableError(f"needs {package}: pip install 'kuangchao[{EXTRAS[package]}]'")
             fail(missing, kwargs.get("output") is Format.JSON)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            fail(e.UnavailableError(f"{where}{error.strerror or error}"), kwargs.get("output") is Format.JSON)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

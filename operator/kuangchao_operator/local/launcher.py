@@ -117,7 +117,7 @@ class LocalLauncher(Launcher):
         reference = JobRef(meta.namespace or "", meta.name, meta.uid)
         for pod, bundle in zip(pods, await self._tokens.worker_bundles(reference, attempt, pods), strict=True):
             content = bundle.model_dump_json(by_alias=True).encode()
-            replace_file(self._run.pod(pod.name) / "token" / TOKEN_BUNDLE, content)
+            replace_file(self._run.token(pod.name) / TOKEN_BUNDLE, content)
 
     async def stop(self, job: TrainingJob, request: StopRequest) -> None:
         """End the agents of all incarnations up to this one. Their tokens are dead by now; the files go with them."""
@@ -156,7 +156,7 @@ class LocalLauncher(Launcher):
             "KUANGCHAO_POD_INDEX": str(index),
             "KUANGCHAO_INCARNATION": str(incarnation),
             "KUANGCHAO_HOST": HOST,
-            "KUANGCHAO_TOKEN_DIR": str(directory / "token"),
+            "KUANGCHAO_TOKEN_DIR": str(self._run.token(name)),
             "KUANGCHAO_TRUST_DIR": str(self._run.trust),
             "KUANGCHAO_CHECKPOINTS": str(self._run.checkpoints),
             "KUANGCHAO_TERMINATION_LOG": str(directory / "termination.log"),
@@ -182,7 +182,7 @@ class LocalLauncher(Launcher):
     async def _end(self, pod: LocalPod, grace: float) -> None:
         await pod.child.stop(grace)
         # not sooner: an agent learns by its refused token that its attempt is closed
-        shutil.rmtree(self._run.pod(pod.name) / "token", ignore_errors=True)
+        shutil.rmtree(self._run.token(pod.name), ignore_errors=True)
         self._pods.pop(pod.name, None)
         self._changed()
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.local.volatile import Volatile
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Paths of a run. `sockets` lies in the system's temporary directory: a unix socket's path may have 107 bytes."""
+    """Paths of a run: what stays for people to look at, and what must not outlive it."""
 
     root: Path
-    sockets: Path
+    volatile: Volatile
 
     @property
     def audit(self) -> Path:
@@ -37,21 +37,26 @@ class RunDirectory:
 
     @property
     def keys(self) -> Path:
-        """The issuer's own directory, removed with the sockets when the run ends."""
-        return self.sockets / "keys"
+        """The issuer's own directory."""
+        return self.volatile.path / "keys"
 
     @property
     def issuer_socket(self) -> Path:
         """Where the issuer listens."""
-        return self.sockets / "issuer.sock"
+        return self.volatile.path / "issuer.sock"
 
     def pod(self, name: str) -> Path:
-        """Files of one agent: its tokens, its run directory, its output."""
+        """Files of one agent: its run directory, its output."""
         return self.root / "pods" / name
 
+    def token(self, name: str) -> Path:
+        """Stands for the token Secret of a pod."""
+        return self.volatile.path / "tokens" / name
+
     def short(self, name: str) -> Path:
-        """A link in the system's temporary directory to the run directory of a pod, short enough for its sockets."""
-        target, link = self.pod(name) / "run", self.sockets / f"p{len(list(self.sockets.glob('p*')))}"
+        """A link to the run directory of a pod, short enough for its sockets."""
+        base = self.volatile.path
+        target, link = self.pod(name) / "run", base / f"p{len(list(base.glob('p*')))}"
         target.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
         return link
@@ -62,9 +67,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Remove what must not outlive the run: sockets, keys and tokens."""
-        shutil.rmtree(self.sockets, ignore_errors=True)
-        for tokens in self.root.glob("pods/*/token"):
-            shutil.rmtree(tokens, ignore_errors=True)
+        self.volatile.remove()
 
 
 def open_run(workdir: Path, job: str, now: datetime) -> RunDirectory:
@@ -80,7 +83,7 @@ def open_run(workdir: Path, job: str, now: datetime) -> RunDirectory:
                 root.mkdir(parents=True)
             except FileExistsError:
                 continue
-            run = RunDirectory(root, Path(tempfile.mkdtemp(prefix="kuangchao-")))
+            run = RunDirectory(root, Volatile.create())
             for directory in (run.audit, run.checkpoints, run.trust, run.root / "pods"):
                 directory.mkdir()
             return run

@@ -1,6 +1,7 @@
 """The command line as a whole: exit codes, stdout for results, stderr for errors, stable JSON, fast help."""
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -213,6 +214,17 @@ def test_contradictory_options(arguments: list[str], words: str) -> None:
     found = call(*arguments)
     assert found.exit_code == 2
     assert words in found.stderr
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    job = write(tmp_path / "job.yaml", changed("spec.training.seed", 3))
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "kuangchao_operator.cli.main", "plan", str(job)]
+        own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, **own})
+    assert done.returncode != 0
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_doctor_looks_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """The pure and file parts of the local runner."""
 
+import os
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from kuangchao_operator.local.launcher import agent_environment, grace_seconds
 from kuangchao_operator.local.pool import pool_for
 from kuangchao_operator.local.rundir import open_run, replace_file
 from kuangchao_operator.local.store import LocalJobStore
+from kuangchao_operator.local.volatile import PREFIX, Volatile
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -85,13 +88,13 @@ def test_generated_names_differ() -> None:
 def test_runs_of_the_same_second_never_collide(tmp_path: Path) -> None:
     runs = [open_run(tmp_path, "j", NOW) for _ in range(3)]
     try:
-        assert len({run.root for run in runs}) == len({run.sockets for run in runs}) == 3
+        assert len({run.root for run in runs}) == len({run.volatile.path for run in runs}) == 3
         assert all(len(str(run.issuer_socket)) < 107 for run in runs)
         assert len(str(runs[0].short("j-abcdef-0-0") / "m1000.sock")) < 107
     finally:
         for run in runs:
             run.close()
-    assert not any(run.sockets.exists() for run in runs)
+    assert not any(run.volatile.path.exists() for run in runs)
 
 
 def test_a_directory_that_cannot_hold_runs(tmp_path: Path) -> None:
@@ -102,7 +105,7 @@ def test_a_directory_that_cannot_hold_runs(tmp_path: Path) -> None:
 
 def test_tokens_are_private_and_leave_with_the_run(tmp_path: Path) -> None:
     run = open_run(tmp_path, "j", NOW)
-    token = run.pod("p") / "token" / "bundle.json"
+    token = run.token("p") / "bundle.json"
     replace_file(token, b"one")
     replace_file(token, b"two")
     assert token.read_bytes() == b"two"
@@ -110,6 +113,22 @@ def test_tokens_are_private_and_leave_with_the_run(tmp_path: Path) -> None:
     assert [path.name for path in token.parent.iterdir()] == ["bundle.json"]
     run.close()
     assert not token.parent.exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, alive = Volatile.create(), Volatile.create()
+    (killed.path / "keys").mkdir()
+    (elsewhere := tmp_path / "kept").mkdir()
+    (tmp_path / f"{PREFIX}link").symlink_to(elsewhere)
+    os.close(killed._lock)  # as the kernel does with those of a process that dies
+    following = Volatile.create()
+    assert sorted(path.name for path in tmp_path.glob(f"{PREFIX}*") if not path.is_symlink()) == sorted(
+        [alive.path.name, following.path.name]
+    )
+    assert elsewhere.exists()
+    for directory in (alive, following):
+        directory.remove()
 
 
 async def test_status_is_written_only_when_it_changes() -> None:
