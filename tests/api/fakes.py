@@ -236,6 +236,13 @@ class Site:
         """The pool."""
         return self.server.get("ResourcePool", self.pool)
 
+    def touch_pool(self, number: int) -> None:
+        """A change of the pool that wakes every waiting job and concerns none; returns once it is taken in."""
+        change = {"spec": {"bandwidthPerNode": f"{number + 1}G"}}
+        path = f"{API}/resourcepools/{self.pool}"
+        made = self.server.request("PATCH", path, change, "application/merge-patch+json")["metadata"]["generation"]
+        eventually(lambda: self.pool_object().get("status", {}).get("observedGeneration") == made, "pool taken in")
+
     def remove(self) -> None:
         """Leave nothing behind that another test could see."""
         for body in self.items("trainingjobs"):
@@ -314,6 +321,13 @@ class Job:
     def wait_pods(self, count: int) -> list[Object]:
         """Wait for so many pods."""
         return self.wait(lambda: (len(pods := self.pods()) == count and pods) or None, f"{count} pods")
+
+    def assert_rests(self) -> None:
+        """Nothing is written to the job while changes around it wake it again and again."""
+        before = (self.object() or {})["metadata"]["resourceVersion"]
+        for number in range(5):
+            self.site.touch_pool(number)
+        assert (self.object() or {})["metadata"]["resourceVersion"] == before
 
     def wait_gone(self, timeout: float = 30.0) -> None:
         """Wait until the object and all children are gone."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.fakes import Job, Kubelets, Site, eventually, running
+from tests.api.fakes import Job, Kubelets, Site, running
 from tests.api.server import API
 
 CHILDREN = ("pods", "secrets", "services", "parallelplans")
@@ -25,23 +25,6 @@ def assert_holds_nothing(job: Job) -> None:
     assert job.status().get("allocation", []) == []
     assert {kind: job.children(kind) for kind in CHILDREN} == {kind: [] for kind in CHILDREN}
     assert "finalizers" not in (job.object() or {})["metadata"]
-
-
-def assert_rests(job: Job, disturb: Any) -> None:
-    """Nothing is written to the job while the world around it changes: `disturb` wakes it again and again."""
-    before = (job.object() or {})["metadata"]["resourceVersion"]
-    for number in range(5):
-        disturb(number)
-    assert (job.object() or {})["metadata"]["resourceVersion"] == before
-
-
-def touch_pool(site: Site, number: int) -> None:
-    """A change of the pool that concerns no job; returns once the operator has taken it in."""
-    change = {"spec": {"bandwidthPerNode": f"{number + 1}G"}}
-    made = site.server.request(
-        "PATCH", f"{API}/resourcepools/{site.pool}", change, "application/merge-patch+json"
-    )["metadata"]["generation"]  # fmt: skip
-    eventually(lambda: site.pool_object().get("status", {}).get("observedGeneration") == made, "pool taken in")
 
 
 def test_a_claim_that_is_missing_is_named_and_its_coming_is_noticed(site: Site) -> None:
@@ -115,5 +98,5 @@ def test_what_cannot_run_says_why_and_costs_nothing(
     assert condition["observedGeneration"] == 1
     assert job.status()["phase"] == "Stalled"
     assert_holds_nothing(job)
-    assert_rests(job, lambda number: touch_pool(site, number))
+    job.assert_rests()
     assert json.dumps(site.items("events")).count(reason) <= 2
