@@ -1,5 +1,7 @@
 """`kuangchao run` with real processes: it learns, is reproducible bit for bit, and survives a killed rank."""
 
+import os
+import signal
 from pathlib import Path
 
 from tests.local.runs import manifest
@@ -36,6 +38,24 @@ def test_a_killed_rank_leaves_the_curve_unchanged(start) -> None:
     assert disturbed.curve() == undisturbed.curve()
     assert result["metrics"]["accuracy"] == undisturbed.result()["metrics"]["accuracy"]
     disturbed.assert_nothing_left()
+
+
+def test_an_agent_that_is_told_to_end_saves_with_its_gang_and_no_step_is_lost(start) -> None:
+    """What the kubelet does to an evicted pod."""
+    run = start(manifest("digits", steps=400, checkpoint={"everySteps": 1000, "storage": {"claimName": "c"}},
+                         fault={"maxRestarts": 0}))  # fmt: skip
+    run.until(lambda: run.steps() >= 5)
+    (pid,) = (p for p in run.pids("kuangchao_worker.agent") if b"KUANGCHAO_POD_INDEX=1" in environment(p))
+    os.kill(pid, signal.SIGTERM)
+    assert run.end() == 0, run.err + run.explain()
+    result = run.result()
+    assert (result["phase"], result["attempts"], result["failure"]["reason"]) == ("Complete", 2, "Evicted")
+    assert run.steps() == len(run.curve()) == 400, "no step was done twice"
+    run.assert_nothing_left()
+
+
+def environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def test_a_torchrun_script_runs_unmodified(start) -> None:
