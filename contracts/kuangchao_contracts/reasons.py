@@ -50,7 +50,6 @@ class Reason(StrEnum):
     NO_RESERVATION = "NoReservation"
     WAIT_FOR_START = "WaitForStart"
     WAIT_FOR_RECOVERY = "WaitForRecovery"
-    MANAGED_EXTERNALLY = "ManagedExternally"
     # good
     PLANNED = "Planned"
     PLANNED_WITHOUT_MEMORY_CHECK = "PlannedWithoutMemoryCheck"

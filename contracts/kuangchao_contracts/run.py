@@ -117,10 +117,6 @@ class HeartbeatReply(Contract):
     directive: Directive
 
 
-RankNumber = Annotated[str, Field(pattern="^[0-9]{1,7}$")]
-OplogHead = Annotated[str, Field(pattern="^[0-9]{1,20}:[0-9a-f]{0,64}$")]
-
-
 class CommitRequest(Contract):
     """Ask that a checkpoint becomes part of the ledger."""
 

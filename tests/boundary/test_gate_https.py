@@ -200,7 +200,7 @@ async def world(tmp_path: Path, issuer_home: Path) -> AsyncIterator[World]:
 
 
 async def test_a_worker_joins_over_https(world: World) -> None:
-    bundle = await world.tokens.worker_bundle(JOB, 1, POD)
+    bundle = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     assert "eyJ" not in repr(bundle)
     status, answer = await world.call("execution.join", bundle.token("agent", "kc:execution"), JOIN.wire())
     assert (status, answer) == (200, JoinReply(ready=False, waiting_for="nobody", attempt=1).wire())
@@ -209,7 +209,7 @@ async def test_a_worker_joins_over_https(world: World) -> None:
 
 
 async def test_every_lease_of_a_bundle_is_good_for_its_calls_and_no_other(world: World) -> None:
-    bundle = await world.tokens.worker_bundle(JOB, 1, POD)
+    bundle = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     assert sorted(bundle.tokens) == [
         "agent/kc:execution", "agent/kc:interface", "agent/kc:state",
         "rank/kc:execution", "rank/kc:state", "rank/kc:topology",
@@ -229,7 +229,7 @@ async def test_every_lease_of_a_bundle_is_good_for_its_calls_and_no_other(world:
 
 
 async def test_exchange_gives_one_commit(world: World) -> None:
-    bundle = await world.tokens.worker_bundle(JOB, 1, POD)
+    bundle = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     lease = bundle.token("agent", "kc:interface")
     wanted = {"op": "state.commit_checkpoint", "resource": JOB.resource}
     status, answer = await world.call("interface.exchange", lease, wanted)
@@ -258,7 +258,7 @@ async def test_exchange_gives_one_commit(world: World) -> None:
     ],
 )
 async def test_exchange_gives_nothing_else(world: World, wanted: dict[str, Any]) -> None:
-    bundle = await world.tokens.worker_bundle(JOB, 1, POD)
+    bundle = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     status, answer = await world.call("interface.exchange", bundle.token("agent", "kc:interface"), wanted)
     assert (status, answer["error"]) == (403, "denied")
     result = world.records()[-1]
@@ -266,7 +266,7 @@ async def test_exchange_gives_nothing_else(world: World, wanted: dict[str, Any])
 
 
 async def test_feed_tells_a_late_worker_that_it_is_late(world: World) -> None:
-    bundle = await world.tokens.worker_bundle(JOB, 1, POD)
+    bundle = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     lease = bundle.token("agent", "kc:interface")
     world.fence.set(JOB.uid, 2)
     world.fence.revoke("A" * 22, int(time.time()) + 60)
@@ -323,7 +323,7 @@ OUTWARD: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
 
 async def test_refusals_say_nothing_and_are_recorded_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    token = (await world.tokens.worker_bundle(JOB, 1, POD)).token("agent", "kc:execution")
+    token = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0].token("agent", "kc:execution")
     for number, (op, headers, status, word) in enumerate(OUTWARD.values(), start=1):
         sent = [(name, value.format(t=token)) for name, value in headers]
         got, answer = await world.post(op, None, {"resource": JOB.resource, "request": JOIN.wire()}, sent)
@@ -337,7 +337,7 @@ async def test_refusals_say_nothing_and_are_recorded_once(world: World, caplog: 
 
 
 async def test_bad_bodies(world: World) -> None:
-    token = (await world.tokens.worker_bundle(JOB, 1, POD)).token("agent", "kc:execution")
+    token = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0].token("agent", "kc:execution")
     good = {"resource": JOB.resource, "request": JOIN.wire()}
     for body in (b"", b"[]", b"{", b'{"resource":"a","resource":"b","request":{}}', {**good, "x": 1}, {"resource": 1}):
         status, answer = await world.post("execution.join", token, body)
@@ -351,7 +351,7 @@ async def test_bad_bodies(world: World) -> None:
 
 
 async def test_our_own_faults_show_nothing(world: World) -> None:
-    token = (await world.tokens.worker_bundle(JOB, 1, POD)).token("agent", "kc:execution")
+    token = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0].token("agent", "kc:execution")
     body = HeartbeatRequest(join=JOIN, ranks=()).wire()
     status, answer = await world.call("execution.heartbeat", token, body)
     assert (status, answer["error"], answer["message"]) == (500, "Internal", "")
@@ -430,7 +430,7 @@ async def test_issuer_away_and_back(tmp_path: Path) -> None:
 
 
 async def test_governance_process_answers_queries_and_only_reads(world: World, tmp_path: Path) -> None:
-    agent = await world.tokens.worker_bundle(JOB, 1, POD)
+    agent = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     await world.call("execution.join", agent.token("agent", "kc:execution"), JOIN.wire())
     bundle = await world.tokens.audit_bundle()
     (tmp_path / "bundle.json").write_text(json.dumps(bundle.wire()))

@@ -102,7 +102,7 @@ class SuccessPolicy(StrEnum):
 
 
 class Channel(Contract):
-    """A communication channel's share of a node's bandwidth."""
+    """A communication channel's share of a node's bandwidth. Checked and kept; nothing enforces it yet."""
 
     name: Annotated[str, Field(max_length=63)]
     quota_percent: Annotated[int, Field(ge=1, le=100)]

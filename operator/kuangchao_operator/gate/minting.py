@@ -92,10 +92,6 @@ class LayerTokens:
         key = bundle_key(Layer.GOVERNANCE.value, Layer.GOVERNANCE.audience)
         return TokenBundle(tokens={key: minted.token}, attempt=1, expires=minted.expires)
 
-    async def worker_bundle(self, job: JobRef, attempt: int, pod: PodRef) -> TokenBundle:
-        """All leases of one pod for an attempt."""
-        return (await self.worker_bundles(job, attempt, [pod]))[0]
-
     async def worker_bundles(self, job: JobRef, attempt: int, pods: Sequence[PodRef]) -> tuple[TokenBundle, ...]:
         """All leases of several pods, minted together."""
         wanted = [worker_requests(job, attempt, pod) for pod in pods]

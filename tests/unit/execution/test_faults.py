@@ -9,6 +9,7 @@ from kuangchao_contracts.faults import FaultDecision, Recovery
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_contracts.run import RankState
+from kuangchao_operator.layers.execution.faults import ending
 from kuangchao_operator.layers.execution.model import Emit, Launch, PodFact, Stop
 from tests.unit.execution.world import World, holder, make_job, make_pool
 
@@ -470,3 +471,8 @@ def test_ranks_that_never_leave_their_start_hit_the_deadline_of_the_new_attempt_
     world.pass_time(1)
     world.turn()
     assert world.assessed[1].report.reason is Reason.START_DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(("code", "words"), [(7, "ended with exit code 7"), (-9, "was ended by signal 9")])
+def test_the_end_of_a_rank_in_words(code: int, words: str) -> None:
+    assert ending(code) == words

@@ -188,7 +188,7 @@ class _Finder:
 
     def _rank(self, index: int, report: RankReport) -> Fault:
         reason = classify(report)
-        text = report.error or (f"rank {report.rank} ended with exit code {report.exit_code}")
+        text = report.error or f"rank {report.rank} {ending(report.exit_code)}"
         consequence = reason is Reason.RANK_EXITED and peer_loss(report)
         fault = self._fault(reason, text, index, rank=report.rank, code=report.exit_code, step=report.step)
         return Fault(fault.failure, reason, consequence, self._first_exit(index))
@@ -258,6 +258,13 @@ class _Finder:
             time=self._now,
         )
         return Fault(failure, reason)
+
+
+def ending(exit_code: int | None) -> str:
+    """How a rank process ended, in words; Python's exit codes of signals are negative."""
+    if exit_code is not None and exit_code < 0:
+        return f"was ended by signal {-exit_code}"
+    return f"ended with exit code {exit_code}"
 
 
 def hang(snapshot: JobSnapshot, gang: Gang) -> str:

@@ -15,8 +15,8 @@ MISSING_POD: Final = 30.0
 EARLY_EXIT: Final = 5.0
 """How much later than the first rank the last one may end when the task itself ended before its last step."""
 EARLY_EXIT_COMMAND: Final = 30.0
-"""The same for `command` jobs, whose steps are not known. Not less: rank 0 often saves or measures alone at the end, and
-torchrun waits for that. A script whose rank 0 needs longer wants `successPolicy: Rank0`."""
+"""The same for `command` jobs, whose steps are not known. Not less: rank 0 often saves or measures alone at the end,
+and torchrun waits for that. A script whose rank 0 needs longer wants `successPolicy: Rank0`."""
 PEER_LOSS: Final = 17.0
 """A rank that only says that its peer is gone is no cause: wait this long for the cause, longer than AGENT_LOST."""
 TOKEN_RENEWAL: Final = 90.0
