@@ -222,6 +222,8 @@ def test_another_operator_in_the_default_peering_pauses_nothing(
     job.wait_pods(2)
     job.patch({"suspend": True})
     job.wait_phase("Suspended")
+    peering = site.server.request("GET", "/apis/kopf.dev/v1/clusterkopfpeerings/default")
+    assert list(peering["status"]) == ["laptop"], "ours takes no part, so nothing can pause it"
 
 
 def _gone(site: Site) -> bool:
