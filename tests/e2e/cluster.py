@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kuangchao_contracts import names
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 KC = str(ROOT / "cluster" / "kc")
@@ -104,16 +106,15 @@ class Job:
         """Events of the job and its pods, for messages."""
         return kubectl("get", "events", "-n", self.namespace, check=False)
 
-    def checkpoint_directory(self, claim: str = "checkpoints") -> Path | None:
-        """Directory of this job on the shared volume, as this machine sees it."""
-        found = sorted((VOLUMES / f"{self.namespace}.{claim}").glob(f"{self.name}-??????"))
-        return found[0] if found else None
+    def checkpoint_directory(self, claim: str = "checkpoints") -> Path:
+        """Directory of this very job on the shared volume, as this machine sees it; earlier ones of its name stay."""
+        directory = names.checkpoint_directory(self.name, self.object()["metadata"]["uid"])
+        return VOLUMES / f"{self.namespace}.{claim}" / directory
 
     def curve(self) -> dict[int, str]:
         """Loss of every step in hex, the newest attempt winning; equal curves are equal bit for bit."""
-        directory = self.checkpoint_directory()
-        log = directory / "metrics.jsonl" if directory else None
-        if log is None or not log.exists():
+        log = self.checkpoint_directory() / "metrics.jsonl"
+        if not log.exists():
             return {}
         entries = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
         return {e["step"]: e["loss"] for e in sorted(entries, key=lambda e: (e["attempt"], e["step"]))}

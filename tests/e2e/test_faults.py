@@ -8,7 +8,7 @@ from tests.e2e.cluster import RELEASE_NAMESPACE, Job, eventually, items, kc, kub
 from tests.e2e.conftest import NAMESPACE
 
 STEPS = 1_500
-LONG = {"training": {"steps": STEPS, "seed": 11}, "checkpoint": {"everySteps": 100}}
+LONG = {"training": {"steps": STEPS, "seed": 11, "globalBatch": 64}, "checkpoint": {"everySteps": 100}}
 KILL_RANK = """
 import os, signal, glob
 for path in glob.glob('/proc/[0-9]*/cmdline'):
@@ -74,8 +74,17 @@ def test_crashed_node(apply, manifest, reference) -> None:
     victim = min(job.nodes() - {operator_node})
     kc("node", "crash", victim.removeprefix("node-"))
     try:
-        eventually(lambda: job.status()["incarnation"] == 1, "new incarnation", 180)
-        assert victim not in {share["node"] for share in job.status()["allocation"]}
+        moved = eventually(
+            lambda: [p for p in job.pods() if p["metadata"]["labels"]["kuangchao.io/incarnation"] == "1"],
+            "new incarnation",
+            180,
+        )
+        assert victim not in {
+            p["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+                "nodeSelectorTerms"
+            ][0]["matchExpressions"][0]["values"][0]
+            for p in moved
+        }
         status = finish(job, reference)
         assert status["restarts"] == 0 and status["infrastructureRestarts"] == 1
     finally:
@@ -145,7 +154,6 @@ def test_bad_checkpoint_is_passed_over(apply, manifest, reference) -> None:
     job = apply(manifest("flipped", **LONG))
     job.wait_step(350)
     directory = job.checkpoint_directory()
-    assert directory is not None
     newest = eventually(lambda: max(job.status()["checkpoints"], key=lambda c: c["step"]), "commit")
     shard = next(
         p for p in sorted((directory / newest["path"]).rglob("*")) if p.is_file() and p.name != "manifest.json"

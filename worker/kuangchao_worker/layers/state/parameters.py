@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,8 +11,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-
-MEBIBYTE: Final = 1 << 20
 
 
 class ParameterStore:
@@ -29,14 +27,10 @@ class ParameterStore:
         """Reduce gradients over all ranks from now on. Call once the links are there."""
         if dist.get_world_size() == 1 or not self._parameters:
             return
-        size = sum(p.numel() * p.element_size() for p in self._parameters)
         # DDP rebuilds its buckets after the first iteration, so a restarted run would sum in another layout once more
-        # and differ in the last bit. find_unused_parameters=True turns the rebuild off; one bucket fixes the order.
-        self._wrapped = DistributedDataParallel(
-            self.module,
-            find_unused_parameters=True,
-            bucket_cap_mb=size / MEBIBYTE + 1,
-        )
+        # and differ in the last bit. find_unused_parameters=True turns the rebuild off: the layout is that of the
+        # parameters' order from the first step on, and buckets still overlap with the backward pass.
+        self._wrapped = DistributedDataParallel(self.module, find_unused_parameters=True)
 
     def forward(self) -> nn.Module:
         """The module as user code must call it."""
