@@ -1,7 +1,5 @@
 """The wheel holds all of the three packages, and each process can do without what it must not have."""
 
-import subprocess
-import sys
 import zipfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.boundary.modules import ROOT, ROOTS, load, modules
+from tests.wheel import build_wheel, unpack
 
 CONTROL_PLANE = {"kopf", "kubernetes", "prometheus_client", "structlog", "pydantic_settings"}
 LEARNING = {"torch", "torchdata", "numpy", "sklearn"}
@@ -17,20 +16,13 @@ LEARNING = {"torch", "torchdata", "numpy", "sklearn"}
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the checkout with what is installed."""
-    target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(target.glob("*.whl"))
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder outside the checkout that holds the wheel's content."""
-    target = tmp_path_factory.mktemp("installed")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)
-    return target
+    return unpack(wheel, tmp_path_factory.mktemp("installed"))
 
 
 def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:

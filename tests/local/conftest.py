@@ -14,12 +14,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Starts runs, each in a folder of its own."""
     runs: list[Run] = []
 
-    def make(job: dict[str, Any] | Path, *arguments: str, files: dict[str, str] | None = None) -> Run:
+    def make(
+        job: dict[str, Any] | Path, *arguments: str, files: dict[str, str] | None = None, packages: Path | None = None
+    ) -> Run:
         folder = tmp_path / str(len(runs))
         folder.mkdir()
         for name, text in (files or {}).items():
             (folder / name).write_text(text)
-        runs.append(Run(folder, job, arguments or ("-o", "json")))
+        runs.append(Run(folder, job, arguments or ("-o", "json"), packages))
         return runs[-1]
 
     yield make

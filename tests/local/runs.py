@@ -43,6 +43,8 @@ class Run:
     folder: Path
     job: dict[str, Any] | Path
     arguments: tuple[str, ...] = ("-o", "json")
+    packages: Path | None = None
+    """Where our packages come from, if not from the checkout."""
 
     def __post_init__(self) -> None:
         path = self.job if isinstance(self.job, Path) else self.folder / "job.yaml"
@@ -50,7 +52,7 @@ class Run:
             path.write_text(yaml.safe_dump(self.job))
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "PYTHONPATH": os.pathsep.join(map(str, filter(None, [self.packages, *sys.path]))),
             "TMPDIR": str(self.temporary),
         }
         self.temporary.mkdir()
