@@ -16,7 +16,8 @@ from kuangchao_operator.layers.execution.model import (
     RenewTokens,
     Stop,
 )
-from tests.unit.execution.world import World, make_job, make_pool
+from kuangchao_operator.layers.execution.queue import admit
+from tests.unit.execution.world import World, holder, make_job, make_pool, waiting
 
 
 def test_first_status_has_every_condition_and_looks_unfinished_to_kstatus() -> None:
@@ -112,6 +113,9 @@ def test_usage_of_a_finished_job_is_derived_from_pods_after_an_operator_restart(
     world.settle()
     assert world.claim() is None
     assert not world.status.allocation
+    heir = waiting("heir", 8)
+    assert not admit(make_pool(waiting=(heir,), claims=(holder("other", "a", 2),)), heir).allocation
+    assert admit(make_pool(waiting=(heir,), claims=tuple(filter(None, [world.claim()]))), heir).allocation
 
 
 def test_success_is_read_from_the_training_container_only() -> None:

@@ -26,7 +26,7 @@ from kuangchao_operator.layers.execution.launcher import Launcher, PlanSource
 from kuangchao_operator.layers.execution.launchspec import launch_spec
 from kuangchao_operator.layers.execution.registry import AgentRegistry
 from kuangchao_operator.layers.execution.service import ExecutionService
-from tests.unit.execution.world import START, UID, World, make_job
+from tests.unit.execution.world import START, UID, World, make_job, make_pool
 
 RESOURCE = "team/jobs/job"
 
@@ -66,9 +66,9 @@ class Hands(Launcher, PlanSource):
 class Bench:
     """A service over a job of three pods with two ranks each that was just admitted."""
 
-    def __init__(self) -> None:
-        storage = CheckpointStorage(claim_name="c")
-        world = World(make_job(count=6, per_pod=2, checkpoint=CheckpointPolicy(every_minutes=2, storage=storage)))
+    def __init__(self, pods: int = 3) -> None:
+        policy = CheckpointPolicy(every_minutes=2, storage=CheckpointStorage(claim_name="c"))
+        world = World(make_job(count=2 * pods, per_pod=2, checkpoint=policy), make_pool({"a": 12, "b": 12}))
         world.settle()
         self.world, self.now = world, START
         self.store, self.hands = Store(world.job), Hands(world.plan)
@@ -184,6 +184,17 @@ async def test_gang_joins_together_and_learns_the_same() -> None:
         names.checkpoint_directory("job", UID),
     )
     assert bench.store.reads == 1
+
+
+async def test_rank_zero_lives_where_the_store_is_whatever_the_order_of_names() -> None:
+    """pytorch/pytorch#137402: pod 10 comes before pod 2 in text, and the last to join is pod 0."""
+    bench = Bench(pods=12)
+    for index in (10, 2, 11, *range(3, 10), 1):
+        assert not (await bench.service.join(worker(index), request(index))).ready
+    reply = await bench.service.join(worker(0), request(0))
+    assert reply.ready
+    assert (reply.master_host, reply.store_prefix) == ("h0", "random")
+    assert await bench.service.join(worker(10), request(10)) == reply
 
 
 async def test_gang_waits_for_the_store_of_pod_zero() -> None:

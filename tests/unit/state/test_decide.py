@@ -109,6 +109,12 @@ def test_budget(action: RestartLimitAction) -> None:
     assert "fault.maxRestarts=2 used up" in verdict.message
 
 
+def test_budget_is_finite_where_nobody_sets_one() -> None:
+    """kubeflow/trainer#1589."""
+    assert judge(Reason.RANK_EXITED, restarts=2).recovery is Recovery.RESTART_RANKS
+    assert judge(Reason.RANK_EXITED, restarts=3).recovery is Recovery.SUSPEND
+
+
 @pytest.mark.parametrize("reason", sorted(INFRASTRUCTURE))
 def test_platform_faults_do_not_use_the_budget_but_do_not_go_on_for_ever(reason: Reason) -> None:
     policy = FaultPolicy(max_restarts=0)
