@@ -99,9 +99,11 @@ def test_quota_returns_when_the_pods_are_gone_and_not_before() -> None:
     assert claim is not None
     assert sum(s.devices for s in claim.shares) == 3
     assert all(p.deleting for p in world.pods.values())
+    assert sum(s.devices for s in world.status.allocation) == 3, "pods that no node has yet are counted by this alone"
     world.bury()
     world.settle()
     assert world.claim() is None
+    assert world.status.allocation == ()
 
 
 def test_usage_of_a_finished_job_is_derived_from_pods_after_an_operator_restart() -> None:
@@ -188,6 +190,20 @@ def test_ttl_starts_at_the_end_and_deletes_once_it_has_passed() -> None:
     world.turn()
     assert world.deleted
     assert len(world.actions(DeleteJob)) == 1
+
+
+def test_time_to_live_waits_for_pods_that_still_end() -> None:
+    world = World(make_job(ttl_seconds_after_finished=2)).run()
+    world.linger = True
+    world.beat(100, exits={0: 0, 1: 0})
+    world.settle()
+    world.pass_time(3)
+    world.settle()
+    assert not world.deleted
+    world.bury()
+    world.turn()
+    world.turn()
+    assert world.deleted
 
 
 def test_operator_restart_between_status_and_launch_launches() -> None:

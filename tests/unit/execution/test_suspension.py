@@ -39,6 +39,7 @@ def test_suspending_a_running_job_closes_its_attempt_and_frees_it() -> None:
     assert (world.status.phase, world.status.attempt) == (Phase.SUSPENDED, 2)
     assert (world.pods, world.claim()) == ({}, None)
     assert world.status.completion_time is None
+    assert (world.status.plan_hash, world.status.plan_name) == (None, None), "it is planned anew when it is resumed"
     assert not world.holds(C.RECONCILING)
     assert not world.holds(C.STALLED)
     assert len(world.actions(Reclaim)) == 1
