@@ -22,7 +22,8 @@ kubectl -n "$JOBS" apply -f examples/digits.yaml
 say "what it was: kuangchao describe digits"
 .venv/bin/kuangchao describe digits -n "$JOBS"
 say "who did what: kuangchao audit query --job digits"
-.venv/bin/kuangchao audit query --job digits --limit 20
+created=$(kubectl -n "$JOBS" get trainingjob digits -o 'jsonpath={.metadata.creationTimestamp}')
+.venv/bin/kuangchao audit query --job digits -n "$JOBS" --since "$created"
 
 cat <<TEXT
 
