@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from tests.api.gatecall import GateRefusedError, call_gate, gate_tls
 from tests.api.server import API, ROOT, ApiServer, Object, RefusedError
 
 T = TypeVar("T")
@@ -412,7 +412,7 @@ class Gang(threading.Thread):
         """Ranks that have ended, with their exit codes, while the others go on."""
         self.launches: list[Object] = []
         self.refusals: list[tuple[int, str]] = []
-        self._tls = _gate_tls(job.site)
+        self._tls = gate_tls(job.site)
 
     def join_all(self) -> None:
         """Join all pods side by side, as agents do: the gate holds each answer back for a while until all are there."""
@@ -478,33 +478,6 @@ class Gang(threading.Thread):
         if index in self.exits:
             rank |= {"state": "Exited", "exitCode": self.exits[index]}
         return {"join": self._join(pod), "ranks": [rank], "metrics": {"loss": "0.5"} if index == 0 else {}}
-
-
-class GateRefusedError(Exception):
-    """The gate said no."""
-
-    def __init__(self, status: int, code: str) -> None:
-        self.status, self.code = status, code
-        super().__init__(f"{status} {code}")
-
-
-def call_gate(operator: Operator, tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object) -> Object:
-    """One call over HTTPS."""
-    body = json.dumps({"resource": resource, "request": request}).encode()
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    call = urllib.request.Request(f"https://127.0.0.1:{operator.gate_port}/v1/call/{op}", body, headers, method="POST")
-    try:
-        with urllib.request.urlopen(call, timeout=10, context=tls) as answer:
-            return dict(json.load(answer))
-    except urllib.error.HTTPError as error:
-        raise GateRefusedError(error.code, json.load(error)["error"]) from None
-
-
-def _gate_tls(site: Site) -> ssl.SSLContext:
-    path = f"/api/v1/namespaces/{site.namespace}/configmaps/kuangchao-trust"
-    data = site.server.request("GET", path)["data"]
-    assert set(data) == {"ca.crt", "jwks.json", "issuer"}
-    return ssl.create_default_context(cadata=data["ca.crt"])
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.agents import Agent
-from tests.api.fakes import Gang, GateRefusedError, Job, Kubelets, Operator, Site, running
+from tests.api.fakes import Gang, Job, Kubelets, Operator, Site, running
+from tests.api.gatecall import GateRefusedError
 from tests.api.server import ApiServer
 
 JWT = re.compile(r"eyJ[\w-]+\.eyJ")

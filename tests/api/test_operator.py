@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.fakes import RELEASE, Gang, GateRefusedError, Kubelets, Site, eventually, running
+from tests.api.fakes import RELEASE, Gang, Kubelets, Site, eventually, running
+from tests.api.gatecall import GateRefusedError
 from tests.api.server import API
 
 

@@ -1,0 +1,40 @@
+"""One call of the operator's gate over HTTPS, as an agent makes it."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+from tests.api.server import Object
+
+if TYPE_CHECKING:
+    from tests.api.fakes import Operator, Site
+
+
+class GateRefusedError(Exception):
+    """The gate said no."""
+
+    def __init__(self, status: int, code: str) -> None:
+        self.status, self.code = status, code
+        super().__init__(f"{status} {code}")
+
+
+def call_gate(operator: "Operator", tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object) -> Object:
+    """One call over HTTPS."""
+    body = json.dumps({"resource": resource, "request": request}).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    call = urllib.request.Request(f"https://127.0.0.1:{operator.gate_port}/v1/call/{op}", body, headers, method="POST")
+    try:
+        with urllib.request.urlopen(call, timeout=10, context=tls) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as error:
+        raise GateRefusedError(error.code, json.load(error)["error"]) from None
+
+
+def gate_tls(site: "Site") -> ssl.SSLContext:
+    """A client context that trusts what the operator has published in the job's namespace."""
+    path = f"/api/v1/namespaces/{site.namespace}/configmaps/kuangchao-trust"
+    data = site.server.request("GET", path)["data"]
+    assert set(data) == {"ca.crt", "jwks.json", "issuer"}
+    return ssl.create_default_context(cadata=data["ca.crt"])
