@@ -133,6 +133,8 @@ test-api: venv ## a real kube-apiserver: schemas, CEL, chart, operator
 	$(call tier,api,tests/api)
 
 .PHONY: test-e2e
+# Tests that end the cluster run only where none was up, so nobody loses one they work with.
+test-e2e: export KC_TEST_DESTRUCTIVE ?= $(if $(wildcard /run/netns/kc-cp),,1)
 test-e2e: venv ## the embedded cluster: training, faults, refusals on real kubelets (root)
 	@cluster/kc install
 	$(call tier,e2e,tests/e2e cluster/tests)

@@ -26,6 +26,7 @@ def main() -> None:
     train(name, steps, batch, clock)
     if dist.get_rank() == 0:
         print(json.dumps(clock.measured()))
+    dist.barrier()  # a rank that tears its group down while another is still in a collective aborts that one
     dist.destroy_process_group()
 
 
