@@ -1,6 +1,5 @@
 """e2e fixtures: one embedded cluster with the chart installed, one namespace of jobs, manifests from the example."""
 
-import copy
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -26,22 +25,22 @@ def cluster() -> Iterator[None]:
         kc("down", "--purge")
 
 
+def build(name: str, **spec: Any) -> dict[str, Any]:
+    """A TrainingJob from the digits example: name, then spec fields that replace the example's (None: leave out)."""
+    made: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    made["metadata"] = {"name": name, "namespace": NAMESPACE}
+    for key, value in spec.items():
+        if isinstance(value, dict) and isinstance(made["spec"].get(key), dict):
+            made["spec"][key] = {**made["spec"][key], **value}
+        else:
+            made["spec"][key] = value
+    made["spec"] = {k: v for k, v in made["spec"].items() if v is not None}
+    return made
+
+
 @pytest.fixture
 def manifest() -> Manifest:
-    """Builds a TrainingJob from the digits example: name, then spec fields that replace the example's."""
-    base = yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
-
-    def build(name: str, **spec: Any) -> dict[str, Any]:
-        made = copy.deepcopy(base)
-        made["metadata"] = {"name": name, "namespace": NAMESPACE}
-        for key, value in spec.items():
-            if isinstance(value, dict) and isinstance(made["spec"].get(key), dict):
-                made["spec"][key] = {**made["spec"][key], **value}
-            else:
-                made["spec"][key] = value
-        made["spec"] = {k: v for k, v in made["spec"].items() if v is not None}
-        return made
-
+    """`build`, for tests that need nothing else of this module."""
     return build
 
 

@@ -3,9 +3,10 @@
 import subprocess
 
 import pytest
+import yaml
 
 from tests.e2e.cluster import RELEASE_NAMESPACE, Job, eventually, items, kc, kubectl
-from tests.e2e.conftest import NAMESPACE
+from tests.e2e.conftest import NAMESPACE, build
 
 STEPS = 1_500
 LONG = {"training": {"steps": STEPS, "seed": 11, "globalBatch": 64}, "checkpoint": {"everySteps": 100}}
@@ -17,19 +18,16 @@ for path in glob.glob('/proc/[0-9]*/cmdline'):
 """
 
 
+def kill_operator() -> None:
+    """End the operator's pod without grace; its Deployment makes another."""
+    operator = ("-l", "app.kubernetes.io/component=operator")
+    kubectl("delete", "pod", "-n", RELEASE_NAMESPACE, *operator, "--grace-period=0", "--force")
+
+
 @pytest.fixture(scope="module")
-def reference(cluster) -> dict[int, str]:
+def reference(cluster: None) -> dict[int, str]:
     """Loss curve of a run that nothing disturbs."""
-    import copy
-
-    import yaml
-
-    from tests.e2e.cluster import ROOT
-
-    made = copy.deepcopy(yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text()))
-    made["metadata"] = {"name": "reference", "namespace": NAMESPACE}
-    for key, value in LONG.items():
-        made["spec"][key] = {**made["spec"].get(key, {}), **value}
+    made = build("reference", **LONG)
     job = Job(NAMESPACE, "reference")
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump(made))
     try:
@@ -94,16 +92,7 @@ def test_crashed_node(apply, manifest, reference) -> None:
 def test_killed_operator_in_mid_launch(apply, manifest, reference) -> None:
     job = apply(manifest("orphan", **LONG))
     eventually(lambda: job.status().get("attempt") == 1, "admitted", 60, 0.05)
-    kubectl(
-        "delete",
-        "pod",
-        "-n",
-        RELEASE_NAMESPACE,
-        "-l",
-        "app.kubernetes.io/component=operator",
-        "--grace-period=0",
-        "--force",
-    )
+    kill_operator()
     status = finish(job, reference)
     assert status["attempt"] == 1 and status["restarts"] == 0
 
@@ -111,16 +100,7 @@ def test_killed_operator_in_mid_launch(apply, manifest, reference) -> None:
 def test_killed_operator_while_training(apply, manifest, reference) -> None:
     job = apply(manifest("unwatched", **LONG))
     job.wait_step(250)
-    kubectl(
-        "delete",
-        "pod",
-        "-n",
-        RELEASE_NAMESPACE,
-        "-l",
-        "app.kubernetes.io/component=operator",
-        "--grace-period=0",
-        "--force",
-    )
+    kill_operator()
     status = finish(job, reference)
     assert status["attempt"] == 1, "training must not need the operator"
 
