@@ -1,51 +1,84 @@
-"""Our executor, tokens and audit on, against the same loop under torchrun; runs alternate, so both meet one noise."""
+"""Our executor, tokens and audit on, against the same loop under torchrun, by turns, so that both meet one noise."""
 
-import json
+import contextlib
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
-from bench.figures import Bound, Figure, Pair, Side, cost_microseconds, cpu_cost_microseconds, ratio, spread
+from bench.figures import Bound, Figure, Pair, cost_microseconds, cpu_cost_microseconds, ratio, spread
+from bench.turns import WARM_UP, Team, referee
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOTS = [str(ROOT), *(str(ROOT / part) for part in ("contracts", "operator", "worker"))]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(ROOTS), "OMP_NUM_THREADS": "1"}
 TIMEOUT = 600
 RANKS = 2
-BATCH = 64
+END_SECONDS = 20
 RATIO = 0.97
 OURS = [sys.executable, "-m", "kuangchao_operator.cli.main", "run"]
 THEIRS = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--standalone", "-m"]
 
 
-def ours(name: str, steps: int) -> Side:
-    """A local run."""
-    with tempfile.TemporaryDirectory() as folder:
+def pairs(name: str, batch: int, block: int, count: int, runs: int) -> list[Pair]:
+    """Pairs of blocks out of several runs: where the kernel puts a process's memory alone makes 10 % of difference."""
+    return [pair for _ in range(runs) for pair in _pairs(name, batch, block, count)]
+
+
+def _pairs(name: str, batch: int, block: int, count: int) -> list[Pair]:
+    """Blocks of steps by turns in one run of each side."""
+    steps = WARM_UP + block * count + 1  # the last block ends where the next step begins
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        path = Path(folder) / "turns"
+        judge = stack.enter_context(referee(path, block))
         file = Path(folder) / "job.yaml"
-        file.write_text(yaml.safe_dump(_job(name, steps)))
-        answer = _run([*OURS, str(file), "--workdir", folder, "-o", "json"])
-    return _side(answer["metrics"], steps)
+        file.write_text(yaml.safe_dump(_job(name, batch, steps, path, block)))
+        ours = stack.enter_context(_started([*OURS, str(file), "--workdir", folder, "-o", "json"], folder, "ours"))
+        arguments = [name, str(steps), str(batch), str(path), str(block)]
+        theirs = stack.enter_context(_started([*THEIRS, "bench.torchrun_loop", *arguments], folder, "theirs"))
+        found = judge.pairs(ours, theirs, count)
+        for team in (ours, theirs):
+            if team.process.wait(timeout=TIMEOUT):
+                raise RuntimeError("a side failed after its last block")
+    return found
 
 
-def torchrun(name: str, steps: int) -> Side:
-    """The plain loop."""
-    return _side(_run([*THEIRS, "bench.torchrun_loop", name, str(steps), str(BATCH)]), steps)
+@contextlib.contextmanager
+def _started(command: list[str], folder: str, side: str) -> Iterator[Team]:
+    """One side's processes; what they said is shown only when the measurement breaks."""
+    log = Path(folder) / f"{side}.log"
+    with log.open("w") as output:
+        process = psutil.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=output, stderr=subprocess.STDOUT)
+        team = Team(RANKS, process)
+        try:
+            yield team
+        except BaseException:
+            sys.stderr.write(f"{side}:\n{log.read_text()[-4000:]}\n")
+            raise
+        finally:
+            _end(team)
 
 
-def _side(metrics: dict[str, Any], steps: int) -> Side:
-    # a plan that cuts the batch into micro-batches ticks more often: then the sides did not do the same work
-    if float(metrics["ticks"]) != steps:
-        raise RuntimeError(f"{metrics['ticks']} ticks in {steps} steps")
-    return Side(float(metrics["stepsPerSecond"]), float(metrics["cpuSecondsPerStep"]))
+def _end(team: Team) -> None:
+    """A stopped process does not act on SIGTERM, so all are continued first."""
+    if not team.process.is_running():
+        return
+    tree = [team.process, *team.process.children(recursive=True)]
+    team.signal(psutil.Process.resume)
+    team.process.terminate()
+    for process in psutil.wait_procs(tree, timeout=END_SECONDS)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
-def _job(name: str, steps: int) -> dict[str, Any]:
+def _job(name: str, batch: int, steps: int, path: Path, block: int) -> dict[str, Any]:
     return {
         "apiVersion": "kuangchao.io/v1alpha1",
         "kind": "TrainingJob",
@@ -53,39 +86,18 @@ def _job(name: str, steps: int) -> dict[str, Any]:
         "spec": {
             "pool": "cpu",
             "task": "bench.workloads:timed",
-            "taskArgs": {"workload": name},
+            "taskArgs": {"workload": name, "socket": str(path), "block": str(block)},
             "devices": {"count": RANKS},
-            "training": {"globalBatch": BATCH, "steps": steps},
+            "training": {"globalBatch": batch, "steps": steps},
         },
     }
 
 
-def _run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.returncode}\n{done.stderr[-4000:]}\n{done.stdout[-2000:]}")
-    return dict(json.loads(done.stdout[done.stdout.index("{") :]))
-
-
-def pairs(name: str, steps: int, count: int) -> list[Pair]:
-    """Neighbouring runs. Who goes first alternates, so that a machine that gets slower or faster favours neither."""
-    found = []
-    for number in range(count):
-        if number % 2 == 0:
-            mine, theirs = ours(name, steps), torchrun(name, steps)
-        else:
-            theirs, mine = torchrun(name, steps), ours(name, steps)
-        found.append(Pair(mine, theirs))
-    return found
-
-
 def measure(quick: bool = False) -> list[Figure]:
     """Long steps for the ratio, short ones for what a step costs."""
-    count = 1 if quick else 4  # even: each side goes first equally often
-    long = pairs("matrices", 40 if quick else 120, count)
-    short = pairs("digits", 300 if quick else 1_500, count)
+    count, runs = (2, 1) if quick else (6, 6)  # an even count: each side goes first equally often
+    long = pairs("matrices", 128, 20, count, runs)
+    short = pairs("digits", 64, 250, count, runs)
     return [
         _rate("long steps", long, RATIO),
         *_costs("long steps", long),

@@ -4,7 +4,6 @@ Like ours it draws a seeded order, takes a batch out of whole tensors, reads the
 step, and runs one thread per rank.
 """
 
-import json
 import sys
 from collections.abc import Iterator
 
@@ -13,24 +12,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.workloads import StepClock, workload
+from bench.turns import Turn
+from bench.workloads import workload
 
 
 def main() -> None:
-    """Arguments: workload, steps, global batch. Rank 0 prints what its clock measured as JSON."""
-    name, steps, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    """Arguments: workload, steps, global batch, socket and block of the turns."""
+    name, steps, batch, socket, block = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    clock = StepClock()
-    train(name, steps, batch, clock)
-    if dist.get_rank() == 0:
-        print(json.dumps(clock.measured()))
+    train(name, steps, batch, Turn(socket, "theirs", block))
     dist.barrier()  # a rank that tears its group down while another is still in a collective aborts that one
     dist.destroy_process_group()
 
 
-def train(name: str, steps: int, batch: int, clock: StepClock) -> None:
+def train(name: str, steps: int, batch: int, turn: Turn) -> None:
     """Train so many steps."""
     task, rank, world = workload(name), dist.get_rank(), dist.get_world_size()
     module = DistributedDataParallel(task.model())
@@ -38,7 +35,7 @@ def train(name: str, steps: int, batch: int, clock: StepClock) -> None:
     batches = shares(len(task.dataset), batch, rank, world)  # type: ignore[arg-type]  # map-style data has a length
     for _ in range(steps):
         data = task.dataset[next(batches)]
-        clock.tick()
+        turn.tick()
         loss = task.loss(module, data)
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
         nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None]).item()

@@ -1,50 +1,21 @@
-"""The work that both sides of a comparison do, and a clock inside it that both share."""
+"""The work that both sides of a comparison do."""
 
+import dataclasses
 import itertools
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
+from bench.turns import Turn
 from kuangchao_worker.tasks import Batch, Task
 from kuangchao_worker.tasks.digits import digits
 
-WARM_UP = 10
-"""Steps that are not timed: allocation, lazy imports, first collectives."""
-
-
-class StepClock:
-    """Steps per second, and CPU time per step, between the end of the warm-up and the last step on one rank.
-
-    CPU time is what remains comparable when other programs share the cores.
-    """
-
-    def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
-    ) -> None:
-        self._clock, self._cpu = clock, cpu
-        self._times: list[tuple[float, float]] = []
-
-    def tick(self) -> None:
-        """Call once in each step, always at the same point."""
-        self._times.append((self._clock(), self._cpu()))
-
-    def measured(self) -> dict[str, float]:
-        """Rate and CPU seconds per step after the warm-up, and how many steps there were with it."""
-        timed = self._times[WARM_UP:]
-        (began, cpu_began), (ended, cpu_ended), steps = timed[0], timed[-1], len(timed) - 1
-        return {
-            "stepsPerSecond": steps / (ended - began),
-            "cpuSecondsPerStep": (cpu_ended - cpu_began) / steps,
-            "ticks": len(self._times),
-        }
-
 
 def matrices(width: int) -> Task:
-    """A model of square layers: one step takes 50-100 ms on two shared cores at width 1024."""
+    """A model of square layers: at width 1024 and 64 samples a rank, one step takes 50-100 ms on a core."""
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(256, width, generator=generator), torch.randn(256, 1, generator=generator))
 
@@ -69,19 +40,14 @@ def workload(name: str) -> Task:
 
 
 def timed(args: dict[str, str]) -> Task:
-    """The workload as a task that reports its own rate; what `kuangchao run` trains in the benchmark."""
-    task, clock = workload(args["workload"]), StepClock()
+    """The workload as a task that trains by turns; what `kuangchao run` trains in the benchmark."""
+    task = workload(args["workload"])
+    turn: list[Turn] = []
 
     def loss(module: nn.Module, batch: Batch) -> torch.Tensor:
-        clock.tick()
+        if not turn:  # made by the first step, for only ranks take turns and others load the task as well
+            turn.append(Turn(args["socket"], "ours", int(args["block"])))
+        turn[0].tick()
         return task.loss(module, batch)
 
-    return Task(
-        model=task.model,
-        dataset=task.dataset,
-        loss=loss,
-        optimizer=task.optimizer,
-        scheduler=task.scheduler,
-        evaluate=lambda _module: clock.measured(),
-        collate=task.collate,
-    )
+    return dataclasses.replace(task, loss=loss, evaluate=None)

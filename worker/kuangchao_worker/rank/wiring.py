@@ -94,6 +94,8 @@ def require_data_parallel(plan: ParallelPlan) -> None:
 def prepare(assignment: Assignment) -> torch.device:
     """Make the process deterministic and choose its device."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # or torch fills whatever memory it hands out, which makes each step write its tensors twice
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch's module class
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
     # the order of a sum depends on the number of threads, so it is fixed by the job and not by the machine
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
