@@ -101,6 +101,22 @@ class Gate:
         """The same for a body from the network, which is parsed only once the token is known to permit the call."""
         return await self._through(token, op, resource, lambda spec: _parsed(spec, body), opid)
 
+    def recognises(self, token: str | None) -> bool:
+        """Whether this very token was verified here a short while ago. Costs a hash; says nothing about a call."""
+        return token is not None and self._verifier.recognises(token)
+
+    async def require_genuine(self, token: str | None, op: str, opid: str) -> None:
+        """Refuse, and record, a call whose token our issuer did not make, before anything else of it is read."""
+        try:
+            self._verifier.genuine(_present(token))
+        except e.CapabilityError as error:
+            await self.refuse(error, op, opid)
+            raise
+
+    async def refuse(self, error: e.CapabilityError, op: str, opid: str) -> None:
+        """Record that a call was refused of which neither token nor body was looked at."""
+        await self._refuse(self._denial(_Call(op, "", opid, 0.0), error))
+
     def call_now(self, token: str, op: str, resource: str, request: Contract) -> Contract:
         """The same door for step calls on a training thread: no await, no durable write."""
         call = _Call(op, resource, new_opid(), 0.0)
@@ -151,9 +167,7 @@ class Gate:
         if spec.audit is AuditClass.PUBLIC:
             resources.parse(call.resource)
             return spec, method, None
-        if not token:
-            raise e.MalformedTokenError("no token")
-        call.claims, call.kid = claims, kid = self._verifier.genuine(token)
+        call.claims, call.kid = claims, kid = self._verifier.genuine(_present(token))
         self._verifier.require_usable(claims, spec.layer.audience)
         authorise(claims, spec, call.resource, self._fence)
         capability = Capability.model_construct(
@@ -257,6 +271,12 @@ class Gate:
             process=self._process,
             **_actor(capability.claims),
         )
+
+
+def _present(token: str | None) -> str:
+    if not token:
+        raise e.MalformedTokenError("no token")
+    return token
 
 
 def _actor(claims: Claims) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -13,6 +13,10 @@ from pydantic import Field
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import RetiredKeyError, RevokedKeyError, UnknownKeyError
+
+UNKNOWN_SECONDS: Final = 10.0
+MAX_DENIED: Final = 64
+"""Keys that are named as denied, the newest. Older ones are not in the set any more, so they are unknown."""
 
 
 class KeyState(StrEnum):
@@ -39,7 +43,7 @@ class Jwks(Contract):
     """Everything public about the issuer's keys."""
 
     keys: Annotated[tuple[PublicKey, ...], Field(max_length=64)]
-    denied: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+    denied: Annotated[tuple[str, ...], Field(max_length=MAX_DENIED)] = ()
 
 
 def b64url(raw: bytes) -> str:
@@ -60,11 +64,16 @@ def public_key(key: Ed25519PublicKey, state: KeyState = KeyState.ACTIVE, use_unt
 
 
 class KeySet:
-    """The keys that a verifier trusts now; `update` swaps the whole set, and an unusable update changes nothing."""
+    """The keys that a verifier trusts now; `update` swaps the whole set, and an unusable update changes nothing.
 
-    def __init__(self, jwks: Jwks) -> None:
+    `on_unknown` is told that a key was asked for which is not here, however many are, at most once in 10 s: whoever
+    keeps the set may read it again, and no flood of made-up keys makes it read more often.
+    """
+
+    def __init__(self, jwks: Jwks, on_unknown: Callable[[], None] | None = None) -> None:
         self._keys: Mapping[str, tuple[PublicKey, Ed25519PublicKey]] = {}
         self._denied: frozenset[str] = frozenset()
+        self._on_unknown, self._told = on_unknown, float("-inf")
         self.update(jwks)
 
     def update(self, jwks: Jwks) -> None:
@@ -82,11 +91,17 @@ class KeySet:
             raise RevokedKeyError("key is denied")
         entry = self._keys.get(kid)
         if entry is None:
+            self._tell(now)
             raise UnknownKeyError("key is not known")
         key = entry[0]
         if key.state is KeyState.GONE or (key.use_until is not None and now >= key.use_until):
             raise RetiredKeyError("key is retired")
         return entry
+
+    def _tell(self, now: float) -> None:
+        if self._on_unknown is not None and not 0 <= now - self._told < UNKNOWN_SECONDS:
+            self._told = now
+            self._on_unknown()
 
     def lookup(self, kid: str, now: float) -> Ed25519PublicKey:
         """Key object to verify with. Raises as `require_usable`."""

@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from kuangchao_contracts import errors as e
 from kuangchao_contracts import resources
 from kuangchao_contracts.claims import REQUIRED, WORKER_ROLES, Claims, Grant
 from kuangchao_contracts.keys import KeySet
+from kuangchao_contracts.tokencache import ExpiringCache
 
 ALGORITHM: Final = "EdDSA"
 TOKEN_TYPE: Final = "kc-cap+jwt"
@@ -30,6 +30,9 @@ MAX_ONE_SHOT_SECONDS: Final = 60
 LEEWAY_SECONDS: Final = 5
 MAX_DEPTH: Final = 6
 CACHE_SECONDS: Final = 60
+CACHE_ENTRIES: Final = 8_192
+FORGED_SECONDS: Final = 1
+FORGED_ENTRIES: Final = 1_024
 SIGNATURE_CHARACTERS: Final = 86
 _SHAPE = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)", re.ASCII)
 _KID = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
@@ -142,18 +145,20 @@ def _check_header(header: dict[str, Any]) -> None:
 
 
 class TokenVerifier:
-    """Verifies signatures and times, with a cache of verified tokens keyed by the SHA-256 of their bytes.
+    """Verifies signatures and times; remembers verified leases by the SHA-256 of their bytes.
 
-    The cache holds claims, never decisions: key, times and audience are looked at again on every hit, and whether a
-    call is allowed is judged each time by the gate. One-shots and failures are never cached.
+    A hit saves the signature check and nothing else: key, times and audience are looked at again, and whether a call
+    is allowed is judged each time by the gate. One-shots are never kept. One cache serves all audiences, since the
+    audience is compared on every hit. A bad signature is remembered for a second, so that a flood of one forged token
+    costs no more than its hash.
     """
 
     def __init__(
-        self, keys: KeySet, issuer: str, clock: Callable[[], float] = time.time, cache_size: int = 8_192
+        self, keys: KeySet, issuer: str, clock: Callable[[], float] = time.time, cache_size: int = CACHE_ENTRIES
     ) -> None:
         self._keys, self._issuer, self._clock = keys, issuer, clock
-        self._cache: OrderedDict[bytes, tuple[Claims, str, float]] = OrderedDict()
-        self._cache_size = cache_size
+        self._verified = ExpiringCache[tuple[Claims, str]](cache_size)
+        self._forged = ExpiringCache[bool](FORGED_ENTRIES)
 
     def verify(self, token: str, audience: str) -> tuple[Claims, str]:
         """Claims and kid of a genuine token for this audience that is valid now. Raises CapabilityError."""
@@ -161,19 +166,25 @@ class TokenVerifier:
         self.require_usable(claims, audience)
         return claims, kid
 
+    def recognises(self, token: str) -> bool:
+        """Whether this very token was verified a short while ago; costs a hash, whatever the token is."""
+        return len(token) <= MAX_TOKEN_BYTES and self._verified.get(_digest(token), self._clock()) is not None
+
     def genuine(self, token: str) -> tuple[Claims, str]:
         """Claims and kid of a token that our issuer made, whoever it is for and however old. Raises CapabilityError."""
         if not isinstance(token, str):
             raise e.MalformedTokenError("token is not text")
         _check_size(token)
-        key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        hit, now = self._cache.get(key), self._clock()
-        if hit is not None and hit[2] > now:
+        digest, now = _digest(token), self._clock()
+        hit = self._verified.get(digest, now)
+        if hit is not None:
             self._keys.require_usable(hit[1], now)
-            return hit[0], hit[1]
-        claims, kid = self._check_signature(token, now)
+            return hit
+        if self._forged.get(digest, now):
+            raise e.InvalidSignatureError("signature does not match")
+        claims, kid = self._check(token, digest, now)
         if not claims.one:
-            self._remember(key, (claims, kid, min(claims.exp, now + CACHE_SECONDS)))
+            self._verified.put(digest, (claims, kid), min(claims.exp, now + CACHE_SECONDS))
         return claims, kid
 
     def require_usable(self, claims: Claims, audience: str) -> None:
@@ -186,23 +197,22 @@ class TokenVerifier:
         if claims.nbf - LEEWAY_SECONDS > now or claims.iat - LEEWAY_SECONDS > now:
             raise e.ImmatureSignatureError("token is not valid yet")
 
-    def _remember(self, key: bytes, entry: tuple[Claims, str, float]) -> None:
-        self._cache.pop(key, None)
-        self._cache[key] = entry
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-
-    def _check_signature(self, token: str, now: float) -> tuple[Claims, str]:
+    def _check(self, token: str, digest: bytes, now: float) -> tuple[Claims, str]:
         header, payload = parse_strict(token)
         public_key = self._keys.lookup(header["kid"], now)
         try:
             jwt.decode(token, public_key, algorithms=[ALGORITHM], options=_SIGNATURE_ONLY)
         except jwt.PyJWTError:
+            self._forged.put(digest, True, now + FORGED_SECONDS)
             raise e.InvalidSignatureError("signature does not match") from None
         claims = parse_claims(payload)
         if claims.iss != self._issuer:
             raise e.InvalidIssuerError("token is from another issuer")
         return claims, header["kid"]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def parse_claims(payload: dict[str, Any]) -> Claims:

@@ -1,13 +1,14 @@
 """Keeps the operator's key set equal to the issuer's, and tells the shell what to publish."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from kuangchao_contracts.errors import KuangchaoError
-from kuangchao_contracts.keys import Jwks, KeySet
+from kuangchao_contracts.keys import MAX_DENIED, Jwks, KeySet
 from kuangchao_operator.gate.issuer_client import IssuerClient
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,10 @@ class Trust:
 
 
 class TrustLoop:
-    """Reads JWKS and CA bundle again and again; on failure the last good set stays."""
+    """Reads JWKS and CA bundle again and again; on failure the last good set stays.
+
+    A token by a key that is not known makes it read at once, though never more often than its key set allows.
+    """
 
     def __init__(
         self,
@@ -32,8 +36,10 @@ class TrustLoop:
         refresh_seconds: float = REFRESH_SECONDS,
     ) -> None:
         self._issuer, self._publish, self._refresh_seconds = issuer, publish, refresh_seconds
-        self.keys = KeySet(Jwks(keys=()))
+        self._wake = asyncio.Event()
+        self.keys = KeySet(Jwks(keys=()), self._wake.set)
         self._jwks = Jwks(keys=())
+        self._denied: tuple[str, ...] = ()
         self._published: Trust | None = None
 
     def jwks(self) -> Jwks:
@@ -42,9 +48,26 @@ class TrustLoop:
 
     async def refresh(self) -> None:
         """Read once, and publish when something changed. Raises what the issuer's client or `publish` raises."""
-        trust = Trust(await self._issuer.jwks(), await self._issuer.ca())
-        self.keys.update(trust.jwks)
-        self._jwks = trust.jwks
+        await self._take(await self._issuer.jwks())
+
+    async def deny(self, kid: str) -> None:
+        """Refuse what a key signed: here at once, everywhere as soon as the issuer has answered and it is published.
+
+        Raises UnavailableError when the issuer does not answer. The refusal here stands all the same.
+        """
+        self._denied = (*(known for known in self._denied if known != kid), kid)
+        self._trust(self._jwks)
+        await self._take(await self._issuer.deny(kid))
+
+    def _trust(self, jwks: Jwks) -> None:
+        """Trust these keys less the denied ones, of which an issuer that was away may not know yet."""
+        denied = dict.fromkeys((*jwks.denied, *self._denied))
+        self._jwks = jwks.replace(denied=tuple(denied)[-MAX_DENIED:])
+        self.keys.update(self._jwks)
+
+    async def _take(self, jwks: Jwks) -> None:
+        self._trust(jwks)
+        trust = Trust(self._jwks, await self._issuer.ca())
         if trust != self._published:
             await self._publish(trust)
             self._published = trust
@@ -52,8 +75,10 @@ class TrustLoop:
     async def keep(self) -> None:
         """Refresh for ever."""
         while True:
+            self._wake.clear()
             try:
                 await self.refresh()
             except KuangchaoError as error:
                 log.warning("cannot refresh the issuer's keys: %s", error)
-            await asyncio.sleep(self._refresh_seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._refresh_seconds)

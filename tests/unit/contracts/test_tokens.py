@@ -1,9 +1,11 @@
 """The attack corpus against token verification: each vector has exactly one fault and its own error."""
 
+import contextlib
 import hashlib
 import hmac
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import jwt
 import pytest
@@ -12,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kuangchao_contracts import errors as e
+from kuangchao_contracts import tokens
 from kuangchao_contracts.claims import REQUIRED
-from kuangchao_contracts.keys import Jwks, KeyState, public_key
+from kuangchao_contracts.keys import Jwks, KeySet, KeyState, public_key
 from kuangchao_contracts.tokens import TokenVerifier, fingerprint
 from tests.unit.authority.kit import ISSUER, NS, RESOURCE, Clock, Signer, b64
 
@@ -97,7 +100,10 @@ def alg_none(s: Signer) -> str:
 
 def noncanonical(s: Signer) -> str:
     """The same signature in a second byte form: the two unused bits of the last character set."""
-    token = s.token()
+    return noncanonical_of(s.token())
+
+
+def noncanonical_of(token: str) -> str:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     return token[:-1] + alphabet[alphabet.index(token[-1]) ^ 1]
 
@@ -270,11 +276,25 @@ def test_key_set_refuses_a_kid_that_is_not_its_keys_thumbprint(signer: Signer) -
 class TestCache:
     """A hit saves the signature check and nothing else."""
 
-    def test_hit_needs_no_key_operation(self, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture
+    def checks(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Every token whose signature is checked, in order."""
+        seen: list[str] = []
+        decode = jwt.decode
+        monkeypatch.setattr(jwt, "decode", lambda token, *a, **k: seen.append(token) or decode(token, *a, **k))
+        return seen
+
+    def test_hit_needs_no_key_operation(self, signer: Signer, checks: list[str]) -> None:
         verifier, token = signer.verifier(), signer.token()
-        first, _ = verifier.verify(token, AUDIENCE)
-        monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("verified again"))
-        assert verifier.verify(token, AUDIENCE)[0] is first
+        assert verifier.verify(token, AUDIENCE)[0] is verifier.verify(token, AUDIENCE)[0]
+        assert checks == [token]
+
+    def test_hit_checks_the_beginning(self, signer: Signer) -> None:
+        verifier, token = signer.verifier(), signer.token()
+        verifier.verify(token, AUDIENCE)
+        signer.clock.now -= 6
+        with pytest.raises(e.ImmatureSignatureError):
+            verifier.verify(token, AUDIENCE)
 
     def test_hit_checks_expiry(self, signer: Signer) -> None:
         verifier, token = signer.verifier(), signer.token()
@@ -300,13 +320,104 @@ class TestCache:
         with pytest.raises(e.UnknownKeyError):
             verifier.verify(token, AUDIENCE)
 
-    def test_one_shots_are_not_kept_and_size_is_bounded(self, signer: Signer) -> None:
-        verifier = signer.verifier(cache_size=3)
-        verifier.verify(signer.token(one=True, exp=int(signer.clock()) + 60), AUDIENCE)
-        assert len(verifier._cache) == 0
-        for _ in range(10):
-            verifier.verify(signer.token(), AUDIENCE)
-        assert len(verifier._cache) == 3
+    def test_one_shots_are_checked_every_time(self, signer: Signer, checks: list[str]) -> None:
+        verifier, token = signer.verifier(), signer.token(one=True, exp=int(signer.clock()) + 60)
+        for _ in range(2):
+            verifier.verify(token, AUDIENCE)
+        assert checks == [token, token]
+
+    def test_those_used_last_stay(self, signer: Signer, checks: list[str]) -> None:
+        verifier = signer.verifier(cache_size=2)
+        busy, idle, new = (signer.token() for _ in range(3))
+        for token in (busy, idle, busy, new, busy, idle):
+            verifier.verify(token, AUDIENCE)
+        assert checks == [busy, idle, new, idle]
+
+    def test_a_minute_at_most_and_never_beyond_the_end(self, signer: Signer, checks: list[str]) -> None:
+        verifier = signer.verifier()
+        lease, brief = signer.token(), at(0, iat=0, exp=30)(signer)
+        for seconds, expected in ((0, [lease, brief]), (30, [brief]), (29, [brief]), (1, [lease, brief])):
+            signer.clock.now += seconds
+            checks.clear()
+            for token in (lease, brief):
+                with contextlib.suppress(e.ExpiredSignatureError):
+                    verifier.verify(token, AUDIENCE)
+            assert checks == expected
+
+    def test_a_forged_token_is_checked_once_a_second(self, signer: Signer, checks: list[str]) -> None:
+        verifier, forged = signer.verifier(), other_key_same_kid(signer)
+        for seconds in (0, 0.5, 0.5, 0.5):
+            signer.clock.now += seconds
+            with pytest.raises(e.InvalidSignatureError):
+                verifier.verify(forged, AUDIENCE)
+        assert checks == [forged, forged]
+
+    def test_a_thousand_forged_tokens_are_remembered_and_no_more(
+        self, signer: Signer, checks: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tokens, "FORGED_ENTRIES", 3)
+        verifier = signer.verifier()
+        forged = [other_key_same_kid(signer) for _ in range(4)]
+        for token in (*forged, forged[3], forged[0]):
+            with pytest.raises(e.InvalidSignatureError):
+                verifier.verify(token, AUDIENCE)
+        assert checks == [*forged, forged[0]]
+
+    def test_other_failures_are_not_remembered(self, signer: Signer) -> None:
+        keys = KeySet(Jwks(keys=()))
+        verifier, token = TokenVerifier(keys, ISSUER, signer.clock), signer.token()
+        with pytest.raises(e.UnknownKeyError):
+            verifier.verify(token, AUDIENCE)
+        keys.update(Jwks(keys=(signer.public,)))
+        assert verifier.verify(token, AUDIENCE)
+
+    def test_recognises_what_it_verified_and_nothing_else(self, signer: Signer) -> None:
+        verifier, token = signer.verifier(), signer.token()
+        assert not verifier.recognises(token)
+        verifier.verify(token, AUDIENCE)
+        assert verifier.recognises(token)
+        assert not verifier.recognises(noncanonical_of(token))
+        assert not verifier.recognises("A" * 1_000_000)
+        signer.clock.now += 61
+        assert not verifier.recognises(token)
+
+    def test_many_threads(self, signer: Signer) -> None:
+        verifier = signer.verifier(cache_size=4)
+        leases = [signer.token() for _ in range(16)]
+        with ThreadPoolExecutor(8) as pool:
+            subjects = list(pool.map(lambda n: verifier.verify(leases[n % 16], AUDIENCE)[0].sub, range(400)))
+        assert len(subjects) == 400
+
+
+class TestUnknownKeys:
+    """However many made-up keys are asked for, the set is read again at most once in ten seconds."""
+
+    def test_a_flood_of_a_thousand(self, signer: Signer) -> None:
+        told: list[float] = []
+        keys = KeySet(Jwks(keys=(signer.public,)), lambda: told.append(signer.clock()))
+        verifier = TokenVerifier(keys, ISSUER, signer.clock)
+        start = signer.clock()
+        for number in range(1_000):
+            signer.clock.now = start + number / 50  # 20 s
+            with pytest.raises(e.UnknownKeyError):
+                verifier.verify(signer.token(header=signer.header(kid=f"{number:043d}")), AUDIENCE)
+        assert told == [start, start + 10]
+
+    def test_known_keys_and_denied_ones_ask_for_nothing(self, signer: Signer) -> None:
+        keys = KeySet(Jwks(keys=(signer.public,), denied=("A" * 43,)), lambda: pytest.fail("read again"))
+        verifier = TokenVerifier(keys, ISSUER, signer.clock)
+        verifier.verify(signer.token(), AUDIENCE)
+        with pytest.raises(e.RevokedKeyError):
+            verifier.verify(signer.token(header=signer.header(kid="A" * 43)), AUDIENCE)
+
+    def test_a_clock_that_jumps_back_does_not_silence_it(self, signer: Signer) -> None:
+        told: list[float] = []
+        keys = KeySet(Jwks(keys=()), lambda: told.append(signer.clock()))
+        for now in (1_000.0, 10.0):
+            signer.clock.now = now
+            with pytest.raises(e.UnknownKeyError):
+                keys.lookup("A" * 43, now)
+        assert told == [1_000.0, 10.0]
 
 
 def test_fingerprint_tells_tokens_apart_and_hides_them(signer: Signer) -> None:
