@@ -24,7 +24,12 @@ CREATE INDEX IF NOT EXISTS by_job ON records (job, ts);
 CREATE INDEX IF NOT EXISTS by_opid ON records (opid);
 CREATE TABLE IF NOT EXISTS used_jti (jti TEXT PRIMARY KEY, exp INTEGER NOT NULL, seq INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS checkpoints (
+    size INTEGER PRIMARY KEY, root TEXT NOT NULL, note TEXT NOT NULL, peaks BLOB NOT NULL);
 """
+"""A checkpoint is a signed note over the day's first `size` records; `peaks` lets their tree go on without them."""
+SHARD_OP: Final = "audit.shard"
+"""Operation of the first record of a day: it says how the day before ended."""
 BUSY_SECONDS: Final = 2.0
 
 
