@@ -19,7 +19,7 @@ BUDGET_e2e := 40
 
 .PHONY: help
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---- environment
 
@@ -81,8 +81,16 @@ generated: venv ## fail if a generated file is not what its generator writes
 	$(RUN) -m kuangchao_operator.api.crdgen crds --check
 	$(RUN) -m kuangchao_operator.api.crdgen --chart charts/kuangchao/templates/crds --check
 
+.PHONY: interfaces
+interfaces: venv ## fail if an interface breaks callers of the last release and no proposal allows it
+	$(RUN) -m hack.interfaces check
+
+.PHONY: interfaces-release
+interfaces-release: venv ## write docs/interfaces/<version>.json, once for each release
+	$(RUN) -m hack.interfaces release
+
 .PHONY: check
-check: lint types layers generated ## everything that runs nothing
+check: lint types layers generated interfaces ## everything that runs nothing
 
 # ---- cluster
 

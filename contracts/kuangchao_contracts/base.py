@@ -29,6 +29,16 @@ class Contract(BaseModel):
         """JSON-ready mapping with wire names; fields that are None are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
+    @classmethod
+    def from_reply(cls, body: bytes | dict[str, Any]) -> Self:
+        """An answer as its caller reads it: members that this release does not know are left out, at any depth.
+
+        So a newer server can say more to an older caller (`hack/interfaces`). Requests and tokens are never read so.
+        """
+        if isinstance(body, bytes):
+            return cls.model_validate_json(body, extra="ignore")
+        return cls.model_validate(body, extra="ignore")
+
     def canonical(self) -> bytes:
         """Bytes that are the same for equal values on any machine: sorted keys, ASCII, no spaces."""
         return canonical_json(self.wire())

@@ -162,4 +162,4 @@ class _Reader:
         from kuangchao_contracts.audit import AuditPage
 
         texts = {name: str(value) for name, value in query.wire().items()}
-        return AuditPage.model_validate(self._port.get(PATH, texts))
+        return AuditPage.from_reply(self._port.get(PATH, texts))

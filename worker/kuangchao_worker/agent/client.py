@@ -116,8 +116,8 @@ class GateClient:
 def _parse(op: str, status: int, raw: bytes, answer: type[R]) -> R:
     try:
         if status == 200:
-            return answer.model_validate_json(raw)
-        reply = ErrorReply.model_validate_json(raw)
+            return answer.from_reply(raw)
+        reply = ErrorReply.from_reply(raw)
     except ValidationError:
         raise UnavailableError(f"{op}: answer {status} is not ours") from None
     raise to_error(status, reply)

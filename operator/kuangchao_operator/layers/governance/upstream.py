@@ -44,7 +44,7 @@ class Upstream:
 def _page(status: int, body: Any) -> AuditPage:
     try:
         if status != 200:
-            raise to_error(status, ErrorReply.model_validate(body))
-        return AuditPage.model_validate(body)
+            raise to_error(status, ErrorReply.from_reply(body))
+        return AuditPage.from_reply(body)
     except ValidationError:
         raise e.UnavailableError(f"the gate answered {status} with something else than a page") from None
