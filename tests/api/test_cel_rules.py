@@ -102,6 +102,24 @@ CHANGES = [
     Change("may change only while spec.suspend is true", {}, {"fault": {"maxRestarts": 9}}, {"training": {"steps": 7}}),
     Change("may change only while spec.suspend is true", {}, {"suspend": True}, {"parallelism": {"data": 2}}),
     Change(
+        "spec.checkpoint.storage cannot change while the job runs",
+        {"checkpoint": {"storage": {"claimName": "c", "path": "a"}}},
+        {"checkpoint": {"keep": 3}},
+        {"checkpoint": {"storage": {"path": "b"}}},
+    ),
+    Change(
+        "spec.checkpoint.storage cannot change while the job runs",
+        {"checkpoint": {"storage": {"claimName": "c"}}},
+        {"suspend": True},
+        {"suspend": True, "checkpoint": {"storage": {"claimName": "d"}}},
+    ),
+    Change(
+        "spec.checkpoint.storage cannot change while the job runs",
+        {},
+        {"fault": {"maxRestarts": 9}},
+        {"checkpoint": {"storage": {"claimName": "d"}}},
+    ),
+    Change(
         "must be a multiple of devices.perPod",
         {"suspend": True},
         {"devices": {"perPod": 2}},

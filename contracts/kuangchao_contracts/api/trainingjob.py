@@ -145,6 +145,12 @@ class TrainingJobSpec(Contract):
                 "devices, training and parallelism may change only while spec.suspend is true",
             ),
             (
+                "oldSelf.suspend || (has(self.checkpoint.storage) == has(oldSelf.checkpoint.storage)"
+                " && (!has(self.checkpoint.storage) || self.checkpoint.storage == oldSelf.checkpoint.storage))",
+                "spec.checkpoint.storage cannot change while the job runs, whose restore points lie there; set"
+                " spec.suspend first",
+            ),
+            (
                 "!has(self.checkpoint.everySteps) && !has(self.checkpoint.everyMinutes)"
                 " || has(self.checkpoint.storage)",
                 "spec.checkpoint.storage is needed when everySteps or everyMinutes is set",
