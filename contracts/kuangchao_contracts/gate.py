@@ -20,7 +20,7 @@ from kuangchao_contracts.audit import AuditClass, AuditRecord, AuditSink, Decisi
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.claims import SYSTEM, Claims
-from kuangchao_contracts.policy import permits_now
+from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Operation, Port, operations
 from kuangchao_contracts.tokens import TokenVerifier
@@ -65,9 +65,10 @@ class Gate:
         fence: Fence,
         sink: AuditSink,
         clock: Callable[[], datetime] = now,
+        policies: PolicyBook | None = None,
     ) -> None:
         self._process, self._verifier, self._fence, self._sink = process, verifier, fence, sink
-        self._clock = clock
+        self._clock, self._policies = clock, policies or PolicyBook()
         self._methods: dict[str, tuple[Operation, Method]] = {}
 
     def register(self, implementation: Port) -> None:
@@ -169,7 +170,7 @@ class Gate:
             return spec, method, None
         call.claims, call.kid = claims, kid = self._verifier.genuine(_present(token))
         self._verifier.require_usable(claims, spec.layer.audience)
-        authorise(claims, spec, call.resource, self._fence)
+        authorise(claims, spec, call.resource, self._fence, self._policies.current)
         capability = Capability.model_construct(
             claims=claims, kid=kid, op=call.op, resource=call.resource, opid=call.opid
         )
@@ -291,7 +292,7 @@ def _actor(claims: Claims) -> dict[str, Any]:
     }
 
 
-def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence) -> None:
+def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence, policy: Policy) -> None:
     """Judge a genuine token against one call: attempt, revocation, tenant, job, kind, capability, policy, one-shot.
 
     Raises the CapabilityError that names the first thing wrong. Judged on every call, never cached.
@@ -309,10 +310,10 @@ def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence) -> N
         raise e.PermissionDeniedError("resource is another job")
     if any(grant.op not in OPERATIONS for grant in claims.cap):
         raise e.UnknownOperationError("token grants an operation that does not exist")
-    permits_now(claims.sub, spec.name, claims.polv)
+    right = policy.right_now(claims.sub, spec.name, claims.polv)
     if not any(grant.op == spec.name and resources.covers(grant.res, resource) for grant in claims.cap):
         raise e.PermissionDeniedError("token does not grant this operation on this resource")
-    if spec.one_shot and not claims.one:
+    if (spec.one_shot or right.one_shot) and not claims.one:
         raise e.OneShotRequiredError("operation needs a one-shot token")
     if claims.one and spec.audit is not AuditClass.CONTROL:
         # only the durable intent uses a one-shot up; elsewhere it would be good for many calls

@@ -6,12 +6,14 @@ from pydantic import Field
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.claims import SYSTEM, Claims, Grant
+from kuangchao_contracts.policy import Policy
 from kuangchao_contracts.tokens import MAX_LEASE_SECONDS
 
 MINT_PATH: Final = "/v1/mint"
 JWKS_PATH: Final = "/v1/jwks"
 CA_PATH: Final = "/v1/ca"
 CERTIFICATE_PATH: Final = "/v1/certificate"
+POLICY_PATH: Final = "/v1/policy"
 MAX_BATCH: Final = 1_024
 
 
@@ -77,3 +79,11 @@ class CaBundle(Contract):
     """Certificates to trust for the gate; two while the CA changes."""
 
     pem: str
+
+
+class PolicyReply(Contract):
+    """The policy in force, since when (unix seconds), and why what is in the file is not ("": it is)."""
+
+    policy: Policy
+    loaded_at: int
+    problem: Annotated[str, Field(max_length=1_024)] = ""

@@ -59,7 +59,7 @@ class World:
         self.request = empty(op.request)
 
     def holder(self) -> dict[str, Any]:
-        role = next(role for role, ops in policy.ALLOW.items() if self.op.name in ops)
+        role = next(role for role, ops in policy.BUILT_IN.rights.items() if self.op.name in ops)
         if role.startswith("layer:"):
             return {"sub": role, "pod": ..., "ranks": ...}
         return {"sub": f"{role}:{NS}/{JOB}/w-0"}
@@ -111,7 +111,7 @@ def wrong_resource(world: World) -> str:
 
 def wrong_subject(world: World) -> str:
     """A genuine, fully granted token of a party to whom policy never gives this operation."""
-    for role, ops in policy.ALLOW.items():
+    for role, ops in policy.BUILT_IN.rights.items():
         if world.op.name not in ops and role != "layer:governance":
             layer = role.startswith("layer:")
             subject = role if layer else f"{role}:{NS}/{JOB}/w-0"
@@ -218,7 +218,7 @@ async def test_public_data_needs_no_token(op: Operation) -> None:
 
 
 def test_every_guarded_operation_belongs_to_somebody() -> None:
-    held = {op for ops in policy.ALLOW.values() for op in ops}
+    held = {op for ops in policy.BUILT_IN.rights.values() for op in ops}
     assert held == GUARDED.keys()
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kuangchao_contracts import errors as e
-from kuangchao_contracts import policy, resources
+from kuangchao_contracts import resources
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.claims import Claims, Grant
 from kuangchao_contracts.minting import MintRequest
+from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.interface import InterfaceControl
 from kuangchao_contracts.run import Empty, ExchangeReply, ExchangeRequest, FeedReply
@@ -29,13 +30,15 @@ class FrontDoor(InterfaceControl):
         fence: JobFence,
         clock: Callable[[], float],
         denied_kids: Callable[[], Iterable[str]],
+        policies: PolicyBook | None = None,
     ) -> None:
         self._issuer, self._fence, self._clock, self._denied_kids = issuer, fence, clock, denied_kids
+        self._policies = policies or PolicyBook()
 
     async def exchange(self, capability: Capability, request: ExchangeRequest) -> ExchangeReply:
         """A one-shot for one operation that the lease lists, bound to the same job, attempt and pod."""
         claims = capability.claims
-        _check(claims, request)
+        _check(claims, request, self._policies.current)
         left = int(claims.exp - self._clock()) - MARGIN_SECONDS
         if left < 1:
             raise e.ExchangeDeniedError("lease is about to expire")
@@ -50,18 +53,18 @@ class FrontDoor(InterfaceControl):
         """What the holder must know to judge tokens by itself; attempt 0 when the job is closed."""
         return FeedReply(
             attempt=self._fence.attempt(capability.claims.juid) or 0,
-            policy_generation=policy.GENERATION,
+            policy_generation=self._policies.current.generation,
             revoked=self._fence.revocations()[-MAX_REVOKED:],
             denied_kids=tuple(self._denied_kids()),
         )
 
 
-def _check(claims: Claims, request: ExchangeRequest) -> None:
+def _check(claims: Claims, request: ExchangeRequest, policy: Policy) -> None:
     spec = OPERATIONS.get(request.op)
     if spec is None or not spec.one_shot:
         raise e.ExchangeDeniedError("operation takes no one-shot")
     try:
-        policy.permits(claims.sub, request.op)
+        policy.right(claims.sub, request.op)
         listed = any(grant.op == request.op and resources.covers(grant.res, request.resource) for grant in claims.cap)
     except e.DeniedError as error:
         raise e.ExchangeDeniedError(f"not allowed: {error.code}") from None

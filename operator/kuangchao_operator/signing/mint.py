@@ -10,11 +10,12 @@ from typing import Any
 import jwt
 
 from kuangchao_contracts import errors as e
-from kuangchao_contracts import policy, resources
+from kuangchao_contracts import resources
 from kuangchao_contracts.claims import SYSTEM, WORKER_ROLES
 from kuangchao_contracts.keys import b64url
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.minting import MintedToken, MintRequest
+from kuangchao_contracts.policy import Policy
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.tokens import (
     ALGORITHM,
@@ -25,21 +26,22 @@ from kuangchao_contracts.tokens import (
     parse_claims,
 )
 from kuangchao_operator.signing.keystore import KeyStore
+from kuangchao_operator.signing.policy import PolicyKeeper
 
 
 class Minter:
     """Signs tokens for one issuer name."""
 
-    def __init__(self, keys: KeyStore, issuer: str, clock: Callable[[], float]) -> None:
-        self._keys, self._issuer, self._clock = keys, issuer, clock
+    def __init__(self, keys: KeyStore, issuer: str, clock: Callable[[], float], policies: PolicyKeeper) -> None:
+        self._keys, self._issuer, self._clock, self._policies = keys, issuer, clock, policies
 
     def mint(self, request: MintRequest) -> MintedToken:
         """A token for a request. Raises the CapabilityError that says why it may not exist."""
         check_lifetime(request)
         check_subject(request)
-        for grant in request.grants:
-            check_grant(request, grant.op, grant.res)
-        payload = self._payload(request)
+        policy = self._policies.current
+        limit = min(check_grant(request, grant.op, grant.res, policy) for grant in request.grants)
+        payload = self._payload(request, min(request.lifetime_seconds, limit))
         check_delegation(request, payload["exp"])
         parse_claims(payload)
         kid, key = self._keys.signing_key()
@@ -48,7 +50,7 @@ class Minter:
             raise e.TokenTooLargeError("token would exceed the largest that verifiers take")
         return MintedToken(token=token, jti=payload["jti"], expires=payload["exp"])
 
-    def _payload(self, request: MintRequest) -> dict[str, Any]:
+    def _payload(self, request: MintRequest, lifetime: int) -> dict[str, Any]:
         now = int(self._clock())
         required: dict[str, Any] = {
             "iss": self._issuer,
@@ -56,14 +58,14 @@ class Minter:
             "aud": request.audience,
             "iat": now,
             "nbf": now,
-            "exp": now + request.lifetime_seconds,
+            "exp": now + lifetime,
             "jti": b64url(secrets.token_bytes(16)),
             "cap": [{"op": grant.op, "res": grant.res} for grant in request.grants],
             "ns": request.namespace,
             "job": request.job,
             "juid": request.job_uid,
             "att": request.attempt,
-            "polv": policy.GENERATION,
+            "polv": self._policies.stamp(),
             "one": request.one_shot,
         }
         optional = {
@@ -101,8 +103,8 @@ def check_subject(request: MintRequest) -> None:
         raise e.PermissionDeniedError("outside any job the attempt is 1")
 
 
-def check_grant(request: MintRequest, op: str, resource: str) -> None:
-    """Raise the error that says why this subject may not have this right on this resource."""
+def check_grant(request: MintRequest, op: str, resource: str, policy: Policy) -> int:
+    """How long the policy lets a token with this right live. Raises the error that says why there may be none."""
     spec = OPERATIONS.get(op)
     if spec is None:
         raise e.UnknownOperationError("operation does not exist")
@@ -110,7 +112,7 @@ def check_grant(request: MintRequest, op: str, resource: str) -> None:
     exchangeable = request.audience == Layer.INTERFACE.audience and spec.one_shot
     if spec.layer.audience != request.audience and not exchangeable:
         raise e.InvalidAudienceError("operation is served by another audience")
-    policy.permits(request.subject, op)
+    right = policy.right(request.subject, op)
     segments = resources.parse(resource, allow_wildcard=True)
     if segments[0] != request.namespace:
         raise e.CrossTenantError("resource is in another namespace")
@@ -118,6 +120,13 @@ def check_grant(request: MintRequest, op: str, resource: str) -> None:
         raise e.PermissionDeniedError(f"operation works on {spec.kind}")
     if spec.kind == "jobs" and segments[2] != request.job:
         raise e.PermissionDeniedError("resource is not the job of the token")
+    if not right.covers(request.namespace, request.job, resource):
+        raise e.PermissionDeniedError("policy does not allow this operation on this resource")
+    if exchangeable and not request.one_shot:
+        return MAX_LEASE_SECONDS  # the lease is good for nothing but the exchange; the one-shot will be limited
+    if right.one_shot and not request.one_shot:
+        raise e.OneShotRequiredError("policy demands a one-shot for this operation")
+    return right.max_ttl
 
 
 def check_delegation(request: MintRequest, expires: int) -> None:

@@ -1,4 +1,4 @@
-"""The issuer's unix socket: mint, JWKS, CA, certificates. Whoever may open the socket is the operator.
+"""The issuer's unix socket: mint, JWKS, CA, certificates, policy. Whoever may open the socket is the operator.
 
 Tokens leave in answers only, never in logs; a refusal says which class of fault it is, since only we are asking.
 """
@@ -20,6 +20,7 @@ from kuangchao_contracts.minting import (
     CERTIFICATE_PATH,
     JWKS_PATH,
     MINT_PATH,
+    POLICY_PATH,
     CaBundle,
     CertificateRequest,
     MintBatch,
@@ -29,6 +30,7 @@ from kuangchao_contracts.wire import ErrorReply
 from kuangchao_operator.signing.ca import CertificateAuthority
 from kuangchao_operator.signing.keystore import KeyStore
 from kuangchao_operator.signing.mint import Minter
+from kuangchao_operator.signing.policy import PolicyKeeper
 
 log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -40,8 +42,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class IssuerServer:
     """Serves one issuer on one socket."""
 
-    def __init__(self, keys: KeyStore, ca: CertificateAuthority, minter: Minter) -> None:
-        self._keys, self._ca, self._minter = keys, ca, minter
+    def __init__(self, keys: KeyStore, ca: CertificateAuthority, minter: Minter, policies: PolicyKeeper) -> None:
+        self._keys, self._ca, self._minter, self._policies = keys, ca, minter, policies
 
     def app(self) -> web.Application:
         """The application, without a socket."""
@@ -50,6 +52,7 @@ class IssuerServer:
         app.router.add_get(JWKS_PATH, self._jwks)
         app.router.add_get(CA_PATH, self._bundle)
         app.router.add_post(CERTIFICATE_PATH, self._certificate)
+        app.router.add_get(POLICY_PATH, self._policy)
         return app
 
     async def serve(self, socket: Path, stop: asyncio.Event) -> None:
@@ -70,6 +73,7 @@ class IssuerServer:
                 await asyncio.wait_for(stop.wait(), TICK_SECONDS)
             except TimeoutError:
                 self._tick()
+                await asyncio.to_thread(self._policies.tick)
 
     def _tick(self) -> None:
         try:
@@ -87,6 +91,9 @@ class IssuerServer:
 
     async def _jwks(self, _: web.Request) -> web.Response:
         return web.json_response(self._keys.jwks().wire())
+
+    async def _policy(self, _: web.Request) -> web.Response:
+        return web.json_response(self._policies.reply().wire())
 
     async def _bundle(self, _: web.Request) -> web.Response:
         return web.json_response(CaBundle(pem=self._ca.bundle()).wire())

@@ -19,6 +19,7 @@ from kuangchao_contracts.tokens import TokenVerifier
 from kuangchao_operator.signing.ca import CertificateAuthority
 from kuangchao_operator.signing.keystore import DAY, RETIRING_SECONDS, KeyStore
 from kuangchao_operator.signing.mint import Minter
+from kuangchao_operator.signing.policy import PolicyKeeper
 from tests.unit.authority.kit import ISSUER, RESOURCE, Clock
 
 GOOD: dict[str, Any] = {
@@ -48,7 +49,8 @@ class Issuer:
 
     def reopen(self) -> None:
         self.keys = KeyStore(self.directory, self.clock)
-        self.minter = Minter(self.keys, ISSUER, self.clock)
+        self.policies = PolicyKeeper(self.directory.parent / "policy", None, self.clock)
+        self.minter = Minter(self.keys, ISSUER, self.clock, self.policies)
 
     def mint(self, **changes: Any) -> str:
         return self.minter.mint(MintRequest(**(GOOD | changes))).token

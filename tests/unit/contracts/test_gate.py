@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kuangchao_contracts import errors as e
-from kuangchao_contracts import policy
 from kuangchao_contracts.audit import AuditPage, AuditQuery, Decision, Stage
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.gate import Gate, printable
+from kuangchao_contracts.policy import BUILT_IN, PolicyBook
 from kuangchao_contracts.ports.execution import ContextView, ExecutionControl, ExecutionRank, LaunchRequest, StopRequest
 from kuangchao_contracts.ports.governance import GovernanceControl
 from kuangchao_contracts.run import (
@@ -75,7 +75,8 @@ class World:
         self.clock = Clock()
         self.signer = Signer(self.clock)
         self.fence, self.sink, self.execution = FixedFence(), MemorySink(), Execution()
-        self.gate = Gate("test", self.signer.verifier(), self.fence, self.sink, self.clock.moment)
+        self.policies = PolicyBook()
+        self.gate = Gate("test", self.signer.verifier(), self.fence, self.sink, self.clock.moment, self.policies)
         self.gate.register(self.execution)
         self.gate.register(Governance())
 
@@ -266,17 +267,27 @@ async def test_new_attempt_bites_with_a_warm_cache(world: World) -> None:
         await world.gate.call(token, "execution.join", RESOURCE, JOIN)
 
 
-async def test_narrowed_policy_bites_at_once_and_disturbs_nobody_else(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_narrowed_policy_bites_with_a_warm_cache_and_disturbs_nobody_else(world: World) -> None:
     token = world.signer.token(**AGENT)
-    monkeypatch.setattr(policy, "GENERATION", 2)
     await world.gate.call(token, "execution.join", RESOURCE, JOIN)
-    monkeypatch.setitem(policy.ALLOW, "agent", frozenset({"execution.heartbeat"}))
+    world.policies.current = BUILT_IN.replace(generation=2)
+    await world.gate.call(token, "execution.join", RESOURCE, JOIN)
+    narrowed = {who: {op: r for op, r in ops.items() if op != "execution.join"} for who, ops in BUILT_IN.rights.items()}
+    world.policies.current = BUILT_IN.replace(generation=2, rights=narrowed)
     with pytest.raises(e.StalePolicyError):
         await world.gate.call(token, "execution.join", RESOURCE, JOIN)
     with pytest.raises(e.PermissionDeniedError):
         await world.join(polv=2)
+    world.policies.current = BUILT_IN.replace(generation=3)
+    await world.gate.call(token, "execution.join", RESOURCE, JOIN)
+
+
+async def test_policy_may_demand_a_one_shot(world: World) -> None:
+    strict = {"agent": {"execution.join": BUILT_IN.rights["agent"]["execution.join"].replace(one_shot=True)}}
+    world.policies.current = BUILT_IN.replace(rights=strict)
+    with pytest.raises(e.OneShotRequiredError):
+        await world.join()
+    await world.join(one=True, exp=int(world.clock()) + 60)
 
 
 async def test_another_pods_request_and_another_pods_ranks(world: World) -> None:

@@ -22,7 +22,7 @@ from kuangchao_contracts.gate import Fence, Gate
 from kuangchao_contracts.keys import Jwks, KeySet, b64url, public_key
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.plan import Axis, AxisGroups, ParallelPlan, TrainingSpec
-from kuangchao_contracts.policy import ALLOW, GENERATION
+from kuangchao_contracts.policy import BUILT_IN
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.execution import ExecutionControl, LaunchRequest, StopRequest
 from kuangchao_contracts.ports.interface import InterfaceControl
@@ -119,7 +119,7 @@ class Issuer:
             "job": "job",
             "juid": UID,
             "att": attempt,
-            "polv": GENERATION,
+            "polv": BUILT_IN.generation,
             "one": one,
             "pod": subject.rsplit("/", 1)[-1],
             "ranks": "0-63",
@@ -130,8 +130,8 @@ class Issuer:
         """What is mounted into a pod."""
         tokens = {}
         for role in ("agent", "rank"):
-            for audience in sorted({OPERATIONS[op].layer.audience for op in ALLOW[role]}):
-                ops = [op for op in sorted(ALLOW[role]) if OPERATIONS[op].layer.audience == audience]
+            for audience in sorted({OPERATIONS[op].layer.audience for op in BUILT_IN.rights[role]}):
+                ops = [op for op in sorted(BUILT_IN.rights[role]) if OPERATIONS[op].layer.audience == audience]
                 tokens[bundle_key(role, audience)] = self.mint(f"{role}:team/job/{pod}", audience, ops, attempt)
         return TokenBundle(tokens=tokens, attempt=attempt, expires=int(time.time()) + 300)
 
@@ -266,7 +266,7 @@ class FakeInterface(InterfaceControl):
         return ExchangeReply(token=self._issuer.mint(claims.sub, audience, [request.op], claims.att, one=True))
 
     async def feed(self, capability: Capability, request: Empty) -> FeedReply:
-        return FeedReply(attempt=self._control.current or 0, policy_generation=GENERATION)
+        return FeedReply(attempt=self._control.current or 0, policy_generation=BUILT_IN.generation)
 
 
 class Cluster:
