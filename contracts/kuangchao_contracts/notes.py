@@ -21,6 +21,8 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.keys import b64url
 
+CHECKPOINT_PATH: Final = "/v1/audit-checkpoint"
+AUDIT_KEYS_PATH: Final = "/v1/audit-keys"
 LINES: Final = 6
 """A note's lines."""
 MAX_NOTE_BYTES: Final = 1_024
@@ -39,6 +41,10 @@ _NOTE: Final = re.compile(
 
 class BadNoteError(KuangchaoError):
     """A checkpoint is no note, or nobody who may sign it has signed it."""
+
+
+class CheckpointRefusedError(KuangchaoError):
+    """The witness does not sign: what it is shown does not continue what it has signed before."""
 
 
 class Checkpoint(Contract):
@@ -82,6 +88,22 @@ class AuditKeys(Contract):
 
     issuer: Annotated[str, Field(min_length=1, max_length=256)]
     keys: Annotated[tuple[AuditKey, ...], Field(min_length=1, max_length=64)]
+
+
+class CheckpointRequest(Contract):
+    """Ask the issuer to sign. `proof` shows that the tree of `old_size`, which it signed last, is the beginning."""
+
+    day: date
+    size: Annotated[int, Field(ge=1, lt=2**63)]
+    root: Hash
+    old_size: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    proof: Annotated[tuple[Hash, ...], Field(max_length=128)] = ()
+
+
+class CheckpointReply(Contract):
+    """The newest note of a day; None when there is none yet."""
+
+    note: Annotated[str, Field(max_length=MAX_NOTE_BYTES)] | None = None
 
 
 def audit_key(private: Ed25519PrivateKey, created: int) -> AuditKey:

@@ -1,12 +1,14 @@
 """The writer of the audit store: batches in, durable hash-chained records out. One writer per directory.
 
 Synchronous on purpose: `sink.py` runs it on a thread. One-shots are used up in the transaction that stores the intent.
+Every stored record is a leaf of its day's Merkle tree, which grows here and not from what the disk gives back.
 """
 
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import Final
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, StoredRecord
-from kuangchao_operator.audit import schema
+from kuangchao_contracts.merkle import Frontier, leaf_hash
+from kuangchao_operator.audit import schema, tree
+from kuangchao_operator.audit.tree import Head
 
 JTI_GRACE_SECONDS: Final = 60
 """How long a used one-shot is remembered after its end: more than any verifier's leeway."""
@@ -40,12 +44,16 @@ class AuditStore:
         try:
             self._seq, self._head = self._resume()
             self._day = self._newest_day()
-            fresh = not schema.file_of(directory, self._day).exists()
             self._connection = self._open(self._day)
-            if fresh:
-                # The file of today may have been lost, with the one-shots used today: older ones are refused
+            if self._meta("store_epoch") is None:
+                # The file of today is new and may have been lost, or was left unfinished when the day began, and with it
+                # the one-shots used today: older ones are refused
                 self._set_meta("store_epoch", str(int(clock())))
             self._epoch = int(self._meta("store_epoch") or "-1")
+            self._tree = tree.frontier(self._connection)
+            if self._tree.end == 0 and (ended := self._newest_before(self._day)) is not None:
+                self._begin_day(self._connection, ended)
+            self._written = Head.of(self._day, self._tree)
         except BaseException:
             os.close(self._lock)
             raise
@@ -54,6 +62,11 @@ class AuditStore:
     def head(self) -> tuple[int, str]:
         """Sequence number and hash of the newest record."""
         return self._seq, self._head
+
+    @property
+    def tree(self) -> Head:
+        """The day's tree over all that is on disk. May be read on any thread."""
+        return self._written
 
     @property
     def epoch(self) -> int:
@@ -65,18 +78,33 @@ class AuditStore:
 
         Raises AuditUnavailableError when nothing of the batch could be stored.
         """
-        seq, head = self._seq, self._head
         try:
             self._roll_over()
+        except (sqlite3.Error, OSError, e.StorageError) as error:
+            raise e.AuditUnavailableError(f"audit store cannot begin a day: {type(error).__name__}") from error
+        seq, head, grown = self._seq, self._head, self._tree.copy()
+        try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._forget_expired()
             outcomes = [self._add(entry) for entry in entries]
             self._connection.execute("COMMIT")
-            return outcomes
         except (sqlite3.Error, OSError) as error:
-            self._seq, self._head = seq, head
+            self._seq, self._head, self._tree = seq, head, grown
             self._rollback()
             raise e.AuditUnavailableError(f"audit store cannot write: {type(error).__name__}") from error
+        self._written = Head.of(self._day, self._tree)
+        return outcomes
+
+    def keep_checkpoint(self, head: Head, note: str) -> None:
+        """Keep a signed checkpoint in the file of its day. Raises AuditUnavailableError."""
+        try:
+            if head.day == self._day:
+                tree.keep(self._connection, head, note)
+                return
+            with closing(schema.open_writer(schema.file_of(self._directory, head.day))) as connection:
+                tree.keep(connection, head, note)
+        except sqlite3.Error as error:
+            raise e.AuditUnavailableError(f"audit store cannot keep a checkpoint: {type(error).__name__}") from error
 
     def settle_interrupted(self) -> int:
         """Give every intent that never got a result one that says so; how many there were.
@@ -132,13 +160,20 @@ class AuditStore:
             )
             if used.rowcount == 0:
                 return e.ReplayedTokenError("one-shot was used before")
-        seq = self._seq + 1
-        body = schema.encode(seq, self._head, entry.record)
-        self._connection.execute(
-            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", schema.row(seq, entry.record, body)
-        )
-        self._seq, self._head = seq, schema.digest(body)
+        self._insert(self._connection, entry.record)
         return None
+
+    def _insert(self, connection: sqlite3.Connection, record: AuditRecord) -> None:
+        seq = self._seq + 1
+        body = schema.encode(seq, self._head, record)
+        connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", schema.row(seq, record, body))
+        self._seq, self._head = seq, schema.digest(body)
+        self._tree.append(leaf_hash(body))
+
+    def _begin_day(self, connection: sqlite3.Connection, ended: Head) -> None:
+        """Write the first record of a day, which says how the one before ended."""
+        self._tree = Frontier()
+        self._insert(connection, tree.shard_record(datetime.fromtimestamp(self._clock(), UTC), ended.end()))
 
     def _rollback(self) -> None:
         try:
@@ -152,18 +187,24 @@ class AuditStore:
         today = datetime.fromtimestamp(self._clock(), UTC).date()
         if today <= self._day:
             return
+        ended = Head.of(self._day, self._tree) if self._tree.end else self._newest_before(today)
         following = self._open(today)
+        seq, head, grown = self._seq, self._head, self._tree
         try:
             used = self._connection.execute("SELECT jti, exp, seq FROM used_jti WHERE exp > ?", (self._cutoff(),))
             following.execute("BEGIN IMMEDIATE")
             following.executemany("INSERT OR IGNORE INTO used_jti VALUES (?, ?, ?)", used.fetchall())
             following.execute("INSERT OR REPLACE INTO meta VALUES ('store_epoch', ?)", (str(self._epoch),))
+            if ended is not None:
+                self._begin_day(following, ended)
             following.execute("COMMIT")
         except sqlite3.Error:
+            self._seq, self._head, self._tree = seq, head, grown
             following.close()
             raise
         self._connection.close()
         self._connection, self._day = following, today
+        self._written = Head.of(today, self._tree)
 
     def _forget_expired(self) -> None:
         now = self._clock()
@@ -184,6 +225,16 @@ class AuditStore:
             if last is not None:
                 return int(last[0]), schema.digest(last[1])
         return 0, schema.GENESIS
+
+    def _newest_before(self, day: date) -> Head | None:
+        """The newest earlier day that has records."""
+        for path in reversed(schema.files(self._directory)):
+            if schema.day_of(path) < day:
+                with closing(schema.open_reader(path)) as reader:
+                    found = tree.frontier(reader)
+                if found.end:
+                    return Head.of(schema.day_of(path), found)
+        return None
 
     def _newest_day(self) -> date:
         today = datetime.fromtimestamp(self._clock(), UTC).date()

@@ -15,6 +15,7 @@ from kuangchao_contracts.audit import AuditQuery, Decision, Stage
 from kuangchao_operator.audit import schema
 from kuangchao_operator.audit.query import query
 from kuangchao_operator.audit.store import AuditStore, Entry
+from kuangchao_operator.audit.tree import ShardEnd
 from kuangchao_operator.audit.verify import verify
 from tests.unit.authority.kit import NOW, Clock
 from tests.unit.authority.records import record
@@ -63,9 +64,34 @@ def test_records_form_one_chain_over_days_and_restarts(world: World) -> None:
     world.add(1)
     assert len(schema.files(world.directory)) == 3
     report = verify(world.directory)
-    assert (report.ok, report.records, report.files) == (True, 7, 3)
+    assert (report.ok, report.records, report.files) == (True, 9, 3)
     assert (report.last, report.head) == world.store.head
     assert query(world.directory, AuditQuery()).records[0].previous == schema.GENESIS
+
+
+def test_each_day_begins_with_how_the_one_before_ended(world: World) -> None:
+    world.add(3)
+    first = world.store.tree
+    world.clock.now += DAY
+    world.add(2)
+    second = world.store.tree
+    world.clock.now += 3 * DAY
+    world.restart()
+    said = [i.record for i in query(world.directory, AuditQuery()).records if i.record.op == schema.SHARD_OP]
+    assert [ShardEnd.model_validate_json(record.detail) for record in said] == [first.end(), second.end()]
+    assert (first.size, second.size, world.store.tree.size) == (3, 3, 1)
+
+
+def test_a_day_that_was_only_begun_is_begun_again(world: World) -> None:
+    world.add(3)
+    world.store.close()
+    world.clock.now += DAY
+    schema.open_writer(schema.file_of(world.directory, world.clock.moment().date())).close()
+    world.store = AuditStore(world.directory, world.clock)
+    assert world.store.head[0] == 4
+    assert isinstance(world.use("a", EPOCH + DAY), e.ReplayStoreLostError)
+    world.add(1)
+    assert verify(world.directory).ok
 
 
 def test_a_clock_that_jumps_back_keeps_order(world: World) -> None:
