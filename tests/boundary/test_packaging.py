@@ -9,7 +9,7 @@ import pytest
 from tests.boundary.modules import ROOT, ROOTS, load, modules
 from tests.wheel import build_wheel, unpack
 
-CONTROL_PLANE = {"kopf", "kubernetes", "prometheus_client", "structlog", "pydantic_settings"}
+CONTROL_PLANE = {"duckdb", "kopf", "kubernetes", "prometheus_client", "structlog", "pydantic_settings"}
 LEARNING = {"torch", "torchdata", "numpy", "sklearn"}
 
 

@@ -1,78 +1,136 @@
-"""Reading the audit store: filters in, pages out. Opens files read-only; every value is a bound parameter."""
+"""Reading the audit store: filters in, pages out. Opens files read-only; every value is a bound parameter.
+
+A day is in an SQLite file, then in Parquet, then gone; it only ever moves in this direction, so a reader that looks
+in this order sees each day once, also while it is being moved.
+"""
 
 import sqlite3
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Final
 
 from kuangchao_contracts.audit import AuditPage, AuditQuery, StoredRecord
 from kuangchao_contracts.errors import InvalidInputError, StorageError
-from kuangchao_operator.audit import schema
+from kuangchao_operator.audit import cold, schema
+from kuangchao_operator.audit.cold import Cold
 
 MAX_PAGE_BYTES: Final = 6 * 1024 * 1024
 """A page ends early rather than exceed what the gate's clients accept."""
+MAX_RANGE: Final = timedelta(days=31)
+"""What one query may span; whoever wants more asks piece by piece."""
 SLACK: Final = timedelta(days=1)
 """Records are filed by the day of writing, which may be later than their own time by a queue's length."""
-Condition = tuple[str, tuple[str | int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Text of ours for WHERE, and the values for its question marks."""
+
+    text: str
+    values: tuple[str | int, ...]
 
 
 def query(directory: Path, wanted: AuditQuery, namespace: str | None = None) -> AuditPage:
-    """Records that match every filter, oldest first; with `namespace` only those about resources in it."""
-    if wanted.since and wanted.until and wanted.since >= wanted.until:
-        raise InvalidInputError("since", wanted.since.isoformat(), f"is not before until={wanted.until.isoformat()}")
-    where, values = _where(wanted, namespace)
+    """Records that match every filter, oldest first; with `namespace` only those about resources in it.
+
+    Without a time the last 31 days of the record are meant. Raises InvalidInputError for a longer range.
+    """
+    known = days(directory)
+    try:
+        span, where = chosen(known, wanted), _where(wanted, namespace)
+    except OverflowError:
+        raise InvalidInputError(
+            "since", f"{wanted.since}, until={wanted.until}", "is beyond what a date can be"
+        ) from None
     found: list[StoredRecord] = []
     size = 0
-    for path in _files(directory, wanted):
-        for body in _rows(path, where, values, wanted.limit + 1 - len(found)):
-            size += len(body)
-            if len(found) == wanted.limit or size > MAX_PAGE_BYTES:
-                return AuditPage(records=tuple(found), next_after=found[-1].seq)
-            found.append(StoredRecord.model_validate_json(body))
+    with Cold(directory) as reader:
+        for day in span:
+            for body in _rows(directory, day, where, wanted.limit + 1 - len(found), reader):
+                size += len(body)
+                if len(found) == wanted.limit or size > MAX_PAGE_BYTES:
+                    return AuditPage(records=tuple(found), next_after=found[-1].seq)
+                found.append(StoredRecord.model_validate_json(body))
     return AuditPage(records=tuple(found))
 
 
-def _files(directory: Path, wanted: AuditQuery) -> list[Path]:
-    first = (_aware(wanted.since) - SLACK).astimezone(UTC).date() if wanted.since else None
-    last = (_aware(wanted.until) + SLACK).astimezone(UTC).date() if wanted.until else None
-    return [
-        path
-        for path in schema.files(directory)
-        if (first is None or schema.day_of(path) >= first) and (last is None or schema.day_of(path) <= last)
-    ]
+def days(directory: Path) -> list[date]:
+    """Days of which there are records, oldest first."""
+    return sorted({*map(schema.day_of, schema.files(directory)), *cold.days(directory)})
 
 
-def _rows(path: Path, where: str, values: tuple[str | int, ...], limit: int) -> list[bytes]:
+def chosen(known: list[date], wanted: AuditQuery) -> list[date]:
+    """Of the known days those that may hold what is wanted. Raises InvalidInputError for a range that is no good."""
+    if not known:
+        return []
+    since, until = _utc(wanted.since), _utc(wanted.until)
+    end = until or max(_midnight(known[-1]), since or _midnight(known[-1]))
+    start = since or end - MAX_RANGE
+    if until and start >= until:
+        raise InvalidInputError("since", start.isoformat(), f"is not before until={until.isoformat()}")
+    if end - start > MAX_RANGE:
+        raise InvalidInputError(
+            "since",
+            start.isoformat(),
+            f"one query spans at most {MAX_RANGE.days} days, this one {(end - start).days} to {end.date()}",
+            (end - MAX_RANGE).isoformat(),
+        )
+    first, last = (start - SLACK).date(), (end + SLACK).date()
+    return [day for day in known if first <= day <= last]
+
+
+def _rows(directory: Path, day: date, where: Condition, limit: int, reader: Cold) -> list[bytes]:
+    """Bodies of a day. A day that is gone by now has none."""
+    hot, shard = schema.file_of(directory, day), cold.shard_of(directory, day)
     try:
-        reader = schema.open_reader(path)
-        try:
-            statement = f"SELECT body FROM records WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608  # our own text only
-            return [bytes(body) for (body,) in reader.execute(statement, (*values, limit))]
-        finally:
-            reader.close()
+        return _hot_rows(hot, where, limit)
     except sqlite3.Error as error:
-        raise StorageError(f"{path.name} cannot be read: {type(error).__name__}") from error
+        if hot.exists():
+            raise StorageError(f"{hot.name} cannot be read: {type(error).__name__}") from error
+    try:
+        return reader.select(shard, where.text, where.values, limit)
+    except StorageError:
+        if shard.exists():
+            raise
+    return []
+
+
+def _hot_rows(path: Path, where: Condition, limit: int) -> list[bytes]:
+    reader = schema.open_reader(path)
+    try:
+        statement = f"SELECT body FROM records WHERE {where.text} ORDER BY seq LIMIT ?"  # noqa: S608  # our own text only
+        return [bytes(body) for (body,) in reader.execute(statement, (*where.values, limit))]
+    finally:
+        reader.close()
 
 
 def _where(wanted: AuditQuery, namespace: str | None) -> Condition:
-    conditions: list[Condition] = [("seq > ?", (wanted.after,))]
-    if wanted.since:
-        conditions.append(("ts >= ?", (schema.micros(_aware(wanted.since)),)))
-    if wanted.until:
-        conditions.append(("ts < ?", (schema.micros(_aware(wanted.until)),)))
+    conditions = [Condition("seq > ?", (wanted.after,))]
+    if since := _utc(wanted.since):
+        conditions.append(Condition("ts >= ?", (schema.micros(since),)))
+    if until := _utc(wanted.until):
+        conditions.append(Condition("ts < ?", (schema.micros(until),)))
     equal = {"subject": wanted.subject, "op": wanted.operation, "job": wanted.job, "decision": wanted.result}
-    conditions += [(f"{column} = ?", (str(value),)) for column, value in equal.items() if value is not None]
+    conditions += [Condition(f"{column} = ?", (str(value),)) for column, value in equal.items() if value is not None]
     conditions += [_below(value) for value in (wanted.resource, namespace) if value]
-    text = " AND ".join(part for part, _ in conditions)
-    return text, tuple(value for _, values in conditions for value in values)
+    text = " AND ".join(condition.text for condition in conditions)
+    return Condition(text, tuple(value for condition in conditions for value in condition.values))
 
 
 def _below(resource: str) -> Condition:
     """Whole segments from the left: the resource itself, or whatever begins with it and a slash."""
     stem = resource.rstrip("/")
     # "0" is the character after "/": the range holds exactly what starts with the stem and a slash
-    return "(resource = ? OR (resource >= ? AND resource < ?))", (stem, stem + "/", stem + "0")
+    return Condition("(resource = ? OR (resource >= ? AND resource < ?))", (stem, stem + "/", stem + "0"))
 
 
-def _aware(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _utc(moment: datetime | None) -> datetime | None:
+    """The same moment; one without a zone is UTC."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

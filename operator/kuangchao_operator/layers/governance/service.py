@@ -3,12 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from kuangchao_contracts.audit import AuditPage, AuditQuery
 from kuangchao_contracts.capability import Capability
+from kuangchao_contracts.errors import CrossTenantError, InvalidInputError
 from kuangchao_contracts.ports.governance import GovernanceControl
 from kuangchao_contracts.resources import CLUSTER
 from kuangchao_operator.audit.query import query
+
+TENANT_LIMIT: Final = 1_000
+"""Records per page for a token of one namespace."""
 
 
 class GovernanceService(GovernanceControl):
@@ -18,7 +23,16 @@ class GovernanceService(GovernanceControl):
         self._directory, self._dropped = directory, dropped
 
     async def query(self, capability: Capability, request: AuditQuery) -> AuditPage:
-        """Records that match every filter, oldest first."""
+        """Records that match every filter, oldest first. Raises InvalidInputError, CrossTenantError, StorageError."""
         namespace = None if capability.claims.ns == CLUSTER else capability.claims.ns
+        if namespace is not None:
+            _require_own(namespace, request)
         page = await asyncio.to_thread(query, self._directory, request, namespace)
         return page.replace(dropped_reads=self._dropped())
+
+
+def _require_own(namespace: str, request: AuditQuery) -> None:
+    if request.resource is not None and request.resource.split("/")[0] != namespace:
+        raise CrossTenantError("resource is in another namespace")
+    if request.limit > TENANT_LIMIT:
+        raise InvalidInputError("limit", request.limit, "is too large for one namespace's page", TENANT_LIMIT)
