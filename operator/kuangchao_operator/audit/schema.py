@@ -6,11 +6,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
+from kuangchao_contracts import auditproof
 from kuangchao_contracts.audit import AuditRecord, StoredRecord
 
 PREFIX: Final = "audit-"
 SUFFIX: Final = ".sqlite"
-GENESIS: Final = "0" * 64
+GENESIS: Final = auditproof.GENESIS
 """`previous` of the first record ever."""
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS records (

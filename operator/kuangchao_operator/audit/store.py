@@ -46,8 +46,8 @@ class AuditStore:
             self._day = self._newest_day()
             self._connection = self._open(self._day)
             if self._meta("store_epoch") is None:
-                # The file of today is new and may have been lost, or was left unfinished when the day began, and with it
-                # the one-shots used today: older ones are refused
+                # The file of today is new, or was only begun. An earlier one may have been lost with the one-shots that
+                # it saw: older ones are refused
                 self._set_meta("store_epoch", str(int(clock())))
             self._epoch = int(self._meta("store_epoch") or "-1")
             self._tree = tree.frontier(self._connection)

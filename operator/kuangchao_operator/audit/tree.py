@@ -7,26 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated
-
-from pydantic import Field
 
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, new_opid
-from kuangchao_contracts.base import Contract
+from kuangchao_contracts.auditproof import ShardEnd
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.merkle import HASH_BYTES, Frontier, consistency_proof, leaf_hash, range_hash
-from kuangchao_contracts.notes import Hash
 from kuangchao_contracts.resources import CLUSTER
 from kuangchao_operator.audit.schema import SHARD_OP
-
-
-class ShardEnd(Contract):
-    """How a day ended: stated by the first record of the next one."""
-
-    day: date
-    size: Annotated[int, Field(ge=1)]
-    root: Hash
 
 
 @dataclass(frozen=True, slots=True)

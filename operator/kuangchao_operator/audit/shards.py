@@ -1,0 +1,116 @@
+"""The days of a store whatever form they have: one way to read their rows and checkpoints, for whoever checks them."""
+
+import itertools
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from kuangchao_contracts.errors import StorageError
+from kuangchao_operator.audit import cold, schema, tree
+from kuangchao_operator.audit.cold import Cold, Row, ShardSummary
+from kuangchao_operator.audit.tree import Kept
+
+COLUMNS: Final = ", ".join(cold.COLUMNS)
+
+
+class Shard(ABC):
+    """One day. `gone`: only its summary is left."""
+
+    gone = False
+
+    def __init__(self, day: date, name: str) -> None:
+        self.day, self.name = day, name
+
+    @abstractmethod
+    def rows(self, skip: int = 0) -> Iterator[Row]:
+        """Rows in the order of their numbers, without the first `skip`. Raises StorageError."""
+
+    @abstractmethod
+    def checkpoints(self) -> list[Kept]:
+        """Checkpoints that are kept of the day, smallest first. Raises StorageError."""
+
+    @abstractmethod
+    def span(self) -> tuple[int, int]:
+        """Numbers of the first and the last record; (0, 0) when there is none. Raises StorageError."""
+
+    @property
+    def summary(self) -> ShardSummary | None:
+        """What the day was found to hold when it was put away. Raises StorageError."""
+        return None
+
+
+class Hot(Shard):
+    """A SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(schema.day_of(path), path.name)
+        self.path = path
+
+    def rows(self, skip: int = 0) -> Iterator[Row]:
+        """See `Shard`."""
+        query = f"SELECT {COLUMNS} FROM records ORDER BY seq LIMIT -1 OFFSET ?"  # noqa: S608  # our own names
+        try:
+            with closing(schema.open_reader(self.path)) as reader:
+                yield from reader.execute(query, (skip,))
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot be read: {error}") from error
+
+    def checkpoints(self) -> list[Kept]:
+        """See `Shard`."""
+        try:
+            with closing(schema.open_reader(self.path)) as reader:
+                return list(tree.kept(reader))
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot be read: {error}") from error
+
+    def span(self) -> tuple[int, int]:
+        """See `Shard`."""
+        try:
+            with closing(schema.open_reader(self.path)) as reader:
+                first, last = reader.execute("SELECT min(seq), max(seq) FROM records").fetchone()
+        except sqlite3.Error as error:
+            raise StorageError(f"cannot be read: {error}") from error
+        return first or 0, last or 0
+
+
+class Put(Shard):
+    """A folder of Parquet files."""
+
+    def __init__(self, directory: Path, day: date) -> None:
+        self._folder = cold.shard_of(directory, day)
+        super().__init__(day, self._folder.name)
+        self._directory = directory
+
+    def rows(self, skip: int = 0) -> Iterator[Row]:
+        """See `Shard`."""
+        with Cold(self._directory) as reader:
+            yield from itertools.islice(reader.rows(self._folder), skip, None)
+
+    def checkpoints(self) -> list[Kept]:
+        """See `Shard`."""
+        return last_checkpoint(self.summary)
+
+    def span(self) -> tuple[int, int]:
+        """See `Shard`."""
+        return self.summary.first, self.summary.last
+
+    @property
+    def summary(self) -> ShardSummary:
+        """See `Shard`."""
+        return cold.summary(self._folder)
+
+
+def shards(directory: Path) -> list[Shard]:
+    """All days of a store, oldest first. A day that is found twice, as while it is moved, counts as it was before."""
+    found: dict[date, Shard] = {day: Put(directory, day) for day in cold.days(directory)}
+    found |= {schema.day_of(path): Hot(path) for path in schema.files(directory)}
+    return [found[day] for day in sorted(found)]
+
+
+def last_checkpoint(summary: ShardSummary) -> list[Kept]:
+    """The one checkpoint that is kept of a day that was put away."""
+    return [Kept(summary.size, summary.root, summary.checkpoint)] if summary.checkpoint else []
