@@ -149,7 +149,7 @@ class _Reader:
         """Records in order of their sequence numbers."""
         left, after = self._limit, 0
         while left > 0:
-            page = self._page(self._query.replace(after=after, limit=min(left, 1_000)))
+            page = page_of(self._port, self._query.replace(after=after, limit=min(left, 1_000)))
             yield from page.records
             left -= len(page.records)
             self.dropped = page.dropped_reads
@@ -158,8 +158,10 @@ class _Reader:
             after = page.next_after
         self.truncated = True
 
-    def _page(self, query: AuditQuery) -> AuditPage:
-        from kuangchao_contracts.audit import AuditPage
 
-        texts = {name: str(value) for name, value in query.wire().items()}
-        return AuditPage.from_reply(self._port.get(PATH, texts))
+def page_of(port: PodPort, query: AuditQuery) -> AuditPage:
+    """One page of records."""
+    from kuangchao_contracts.audit import AuditPage
+
+    texts = {name: str(value) for name, value in query.wire().items()}
+    return AuditPage.from_reply(port.get(PATH, texts))

@@ -5,7 +5,15 @@ Commands import what they need when they run, so that help and bad usage answer 
 
 import typer
 
-from kuangchao_operator.cli import audit_commands, doctor_command, job_commands, logs_command, plan_command, run_command
+from kuangchao_operator.cli import (
+    audit_anomalies_command,
+    audit_commands,
+    doctor_command,
+    job_commands,
+    logs_command,
+    plan_command,
+    run_command,
+)
 from kuangchao_operator.cli.output import reporting
 
 HELP = """Distributed PyTorch training as layers with enforced authority.
@@ -35,6 +43,7 @@ app.command("resume")(reporting(job_commands.resume))
 app.command("delete")(reporting(job_commands.delete))
 app.command("doctor")(reporting(doctor_command.doctor))
 audit.command("query")(reporting(audit_commands.query))
+audit.command("anomalies")(reporting(audit_anomalies_command.anomalies))
 app.add_typer(audit, name="audit")
 
 
