@@ -1,6 +1,6 @@
 """Stores of several days for tests of what happens to a day when it gets old."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -50,3 +50,24 @@ def numbers(directory: Path, namespace: str | None = None, **filters: Any) -> li
     """Numbers of the records that a query finds, over all its pages; the first record of a day has none."""
     found = (item.record for page in pages(directory, namespace, **filters) for item in page.records)
     return [int(record.opid.removeprefix("op-")) for record in found if record.op != SHARD_OP]
+
+
+class StoppedError(BaseException):
+    """The process ends here."""
+
+
+def stop(step: Callable[..., Any], nth: int, after: bool) -> Callable[..., Any]:
+    """The step, with the process ending before or after its nth call."""
+    calls = 0
+
+    def stopping(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth and not after:
+            raise StoppedError
+        result = step(*arguments)
+        if calls == nth:
+            raise StoppedError
+        return result
+
+    return stopping

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
@@ -21,11 +20,7 @@ from kuangchao_operator.audit.tiering import due, move
 from kuangchao_operator.audit.tree import Head
 from tests.unit.authority.kit import NOW, Clock
 from tests.unit.authority.records import record
-from tests.unit.authority.shards import DAY, day, fill, numbers
-
-
-class StoppedError(BaseException):
-    """The process ends here."""
+from tests.unit.authority.shards import DAY, StoppedError, day, fill, numbers, stop
 
 
 def ago(days: int) -> date:
@@ -80,23 +75,6 @@ STEPS = {
     "_drop": 1,
 }
 """How often each is called while a day moves."""
-
-
-def stop(step: Callable[..., Any], nth: int, after: bool) -> Callable[..., Any]:
-    """The step, with the process ending before or after its nth call."""
-    calls = 0
-
-    def stopping(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == nth and not after:
-            raise StoppedError
-        result = step(*arguments)
-        if calls == nth:
-            raise StoppedError
-        return result
-
-    return stopping
 
 
 @pytest.mark.parametrize("after", [False, True])
