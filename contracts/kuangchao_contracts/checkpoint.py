@@ -14,6 +14,16 @@ RelativePath = Annotated[
 Step = Annotated[int, Field(ge=0)]
 
 
+OplogHeads = Annotated[
+    dict[
+        Annotated[str, Field(pattern="^[0-9]{1,7}$")],
+        Annotated[str, Field(pattern="^[0-9]{1,20}:[0-9a-f]{0,64}$")],
+    ],
+    Field(max_length=16_384),
+]
+"""Rank -> "<count>:<head>" of its operation log."""
+
+
 class FileDigest(Contract):
     """One file of a checkpoint."""
 
@@ -32,6 +42,13 @@ class CheckpointManifest(Contract):
     plan_hash: Sha256
     torch_version: Annotated[str, Field(max_length=64)]
     files: Annotated[tuple[FileDigest, ...], Field(max_length=65_536)]
+    oplogs: OplogHeads | None = None
+    """What each rank's operation log held when it saved. The audit record of the commit has this manifest's digest, so
+    the store pins every line up to there. None in manifests of an older release."""
+    oplogs_without_file: Annotated[str, Field(max_length=4096)] | None = None
+    """Ranks of which no line is kept in a file, as `3,7-9`: by setting, or because it could not be written."""
+    every_steps: Annotated[int, Field(ge=1)] | None = None
+    """How many steps may lie between two checkpoints: what a crash can lose."""
 
 
 class CheckpointRef(Contract):

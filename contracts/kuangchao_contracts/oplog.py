@@ -1,36 +1,50 @@
 """The operation log of a rank process: every step call, hash-chained, in microseconds and without a durable write.
 
-Head and exact count travel with heartbeats and commits into the audit store, which pins what is in the file. Each line
-is JSON; the hash of a line covers the line before it, so that no line can be changed, removed or put in unseen.
+Head and exact count enter the audit store with each checkpoint, which pins what is in the file. Each line is JSON; the
+hash of a line covers the line before it, so that no line can be changed, removed or put in unseen (`oplogcheck`).
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-from kuangchao_contracts.audit import AuditRecord, AuditSink
+from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.errors import AuditUnavailableError, StorageError
+from kuangchao_contracts.errors import AuditUnavailableError
+from kuangchao_contracts.oplogfile import LogFile, Pinned
 
 GENESIS: Final = "0" * 64
-BUFFER_BYTES: Final = 64 * 1024
-MAX_DENIALS: Final = 256
-"""Denials of different kinds kept for the next report; each kind is one record with an exact count."""
+MAX_PENDING: Final = 1_024
+"""Lines kept in memory until the log gets its file."""
+MAX_NOTES: Final = 256
+"""Notes of different kinds kept for the next report; each kind is one record with an exact count."""
+LEASE_OVERDUE: Final = "LeaseOverdue"
+_Key = tuple[str, str, str]
+_MANY: Final[_Key] = ("many", "many", "many")
+
+
+@dataclass(slots=True)
+class _Note:
+    record: AuditRecord
+    count: int = 0
 
 
 class OperationLog(AuditSink):
-    """Append-only. Used from one thread at a time; `path` None keeps head and count only."""
+    """Append-only. Used from one thread at a time; without a file it keeps head and count only."""
 
-    def __init__(self, path: Path | None = None, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
-        self._count, self._head = resume(path) if path else (0, GENESIS)
-        self._file = path.open("ab", buffering=BUFFER_BYTES) if path else None
-        self._names: dict[tuple[str, str, str], str] = {}
-        self._denials: dict[tuple[str, str, str], AuditRecord] = {}
+        self._count, self._head = 0, GENESIS
+        self._file: LogFile | None = None
+        self._pending: list[bytes] = []
+        self._names: dict[_Key, str] = {}
+        self._notes: dict[_Key, _Note] = {}
+        self._mark = ""
 
     @property
     def count(self) -> int:
@@ -42,24 +56,38 @@ class OperationLog(AuditSink):
         """Hash of the newest line; pins everything before it."""
         return self._head
 
+    def keep_in(self, file: LogFile | None) -> None:
+        """Write lines to a file from now on, those before it too; None: keep head and count only."""
+        lines, self._pending = self._pending, []
+        if file is not None and len(lines) == self._count:
+            for line in lines:
+                file.append(line)
+            self._file = file
+
+    def pin(self) -> Pinned:
+        """What the log holds now, handed to the file system; `Pinned.sync` makes it durable."""
+        return Pinned(self._count, self._head, self._file.pin() if self._file is not None else ())
+
+    def grace(self, on: bool) -> None:
+        """Mark the lines that follow: the calls are allowed though their lease has expired."""
+        self._mark = ',"grace":true' if on else ""
+
     def step(self, op: str, resource: str, subject: str, request: Contract) -> None:
         """Append one call: what, on what, by whom, and the hash of the request."""
         request_hash = hashlib.sha256(request.__pydantic_serializer__.to_json(request)).hexdigest()
         self._append(self._name(op, resource, subject), f'"req":"{request_hash}"')
+        if self._mark:
+            self._note_grace(op, resource, subject)
 
     def step_denied(self, record: AuditRecord) -> None:
-        """Append a denial and keep it for `take_denials`."""
-        key = (record.subject, record.op, record.reason)
-        if key not in self._denials and len(self._denials) >= MAX_DENIALS:
-            key = ("many", "many", "many")
-        kept = self._denials.get(key)
-        self._denials[key] = record if kept is None else kept.replace(count=kept.count + 1)
+        """Append a denial and keep it for `take_notes`."""
+        self._note((record.subject, record.op, record.reason), lambda: record)
         self._append(self._name(record.op, record.resource, record.subject), f'"deny":{json.dumps(record.reason)}')
 
-    def take_denials(self) -> tuple[AuditRecord, ...]:
-        """Denials since the last time, for the store."""
-        denials, self._denials = tuple(self._denials.values()), {}
-        return denials
+    def take_notes(self) -> tuple[AuditRecord, ...]:
+        """What the store must hear of since the last time: denials, and calls in grace, with exact counts."""
+        notes, self._notes = self._notes, {}
+        return tuple(note.record.replace(count=note.count) for note in notes.values())
 
     async def durable(self, record: AuditRecord, consume: tuple[str, int, int] | None = None) -> None:  # noqa: ARG002  # sink's signature
         """A rank has no durable store, so control calls cannot be made through its gate."""
@@ -69,13 +97,8 @@ class OperationLog(AuditSink):
         """A rank serves no reads from outside."""
         raise AuditUnavailableError(f"{record.op} needs an audit store; a rank process has none")
 
-    def flush(self) -> None:
-        """Hand buffered lines to the file."""
-        if self._file is not None:
-            self._file.flush()
-
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -89,10 +112,12 @@ class OperationLog(AuditSink):
 
     def _append(self, name: str, what: str) -> None:
         self._count += 1
-        line = f'{{"n":{self._count},"t":{self._clock_ns()},{name},{what},"prev":"{self._head}"}}'.encode()
+        line = f'{{"n":{self._count},"t":{self._clock_ns()},{name},{what}{self._mark},"prev":"{self._head}"}}'.encode()
         self._head = hashlib.sha256(line).hexdigest()
         if self._file is not None:
-            self._file.write(line + b"\n")
+            self._file.append(line)
+        elif len(self._pending) < MAX_PENDING:
+            self._pending.append(line)
 
     def _name(self, op: str, resource: str, subject: str) -> str:
         """JSON of what repeats from step to step; kept, for escaping costs more than the rest."""
@@ -100,36 +125,30 @@ class OperationLog(AuditSink):
         text = self._names.get(key)
         if text is None:
             text = f'"op":{json.dumps(op)},"res":{json.dumps(resource)},"sub":{json.dumps(subject)}'
-            if len(self._names) < MAX_DENIALS:
+            if len(self._names) < MAX_NOTES:
                 self._names[key] = text
         return text
 
+    def _note(self, key: _Key, make: Callable[[], AuditRecord]) -> None:
+        note = self._notes.get(key)
+        if note is None and len(self._notes) >= MAX_NOTES:
+            note, key = self._notes.get(_MANY), _MANY
+        if note is None:
+            note = self._notes[key] = _Note(make())
+        note.count += 1
 
-def resume(path: Path) -> tuple[int, str]:
-    """Count and head of a log that is to be continued, after checking it; (0, GENESIS) for an empty or missing one."""
-    return verify_oplog(path) if path.exists() else (0, GENESIS)
-
-
-def verify_oplog(path: Path) -> tuple[int, str]:
-    """Count and head of a log. Raises StorageError naming the first line that does not follow from the one before."""
-    count, head = 0, GENESIS
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            line = raw.removesuffix(b"\n")
-            if line == raw:
-                raise StorageError(f"{path.name} line {number}: cut off")
-            count, head = _follow(path, number, line, head), hashlib.sha256(line).hexdigest()
-    return count, head
-
-
-def _follow(path: Path, number: int, line: bytes, head: str) -> int:
-    try:
-        entry = json.loads(line)
-        count, previous = int(entry["n"]), str(entry["prev"])
-    except (ValueError, TypeError, KeyError):
-        raise StorageError(f"{path.name} line {number}: is not a log entry") from None
-    if count != number:
-        raise StorageError(f"{path.name} line {number}: says that it is entry {count}")
-    if previous != head:
-        raise StorageError(f"{path.name} line {number}: does not follow from the line before")
-    return count
+    def _note_grace(self, op: str, resource: str, subject: str) -> None:
+        self._note(
+            (subject, op, LEASE_OVERDUE),
+            lambda: AuditRecord(
+                ts=datetime.fromtimestamp(self._clock_ns() / 1e9, UTC),
+                opid="",
+                stage=Stage.SYSTEM,
+                layer=op.partition(".")[0],
+                op=op,
+                resource=resource,
+                subject=subject,
+                decision=Decision.ALLOW,
+                reason=LEASE_OVERDUE,
+            ),
+        )

@@ -92,6 +92,7 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
     AUDIT_UNAVAILABLE = "AuditUnavailable"
+    LEASE_OVERDUE = "LeaseOverdue"
     LAYOUT_UNMANAGED = "LayoutUnmanaged"
 
 

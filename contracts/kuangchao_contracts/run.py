@@ -1,6 +1,7 @@
 """What agents and the control plane say to each other while a job runs."""
 
 import hashlib
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,6 +15,8 @@ Attempt = Annotated[int, Field(ge=1)]
 PodIndex = Annotated[int, Field(ge=0, le=16_383)]
 Rank = Annotated[int, Field(ge=0, le=1_048_575)]
 
+MAX_HEADS_TEXT = 640
+"""Characters of an audit record that the heads of operation logs may take."""
 
 class LaunchSpec(Contract):
     """All that a pod needs to know to run its share; the same for every pod of the job."""
@@ -94,6 +97,29 @@ class RankReport(Contract):
 class HeartbeatRequest(Contract):
     """Sent by each agent once a second. Metrics are decimal texts and come from rank 0 only."""
 
+class RankNote(Contract):
+    """What a rank's gate has to tell the store: calls that it refused or, `allowed`, let pass in the grace period."""
+
+    rank: Rank
+    attempt: Attempt
+    op: Annotated[str, Field(max_length=64)]
+    resource: Annotated[str, Field(max_length=512)]
+    subject: ShortText
+    reason: Annotated[str, Field(pattern="^[A-Za-z]{1,64}$")]
+    allowed: bool = False
+    count: Annotated[int, Field(ge=1)]
+    first: datetime
+    """When the first of these calls was made, by the clock of the rank's machine."""
+    jti: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{0,32}$")] = ""
+
+
+class RankNotes(Contract):
+    """Notes of an agent's ranks, sent until they are stored. `seq` counts a pod's batches, so none counts twice."""
+
+    seq: Annotated[int, Field(ge=1)]
+    notes: Annotated[tuple[RankNote, ...], Field(min_length=1, max_length=64)]
+
+
     join: JoinRequest
     """What this agent joined with, so that a restarted operator knows the gang again from heartbeats alone."""
     ranks: Annotated[tuple[RankReport, ...], Field(max_length=1024)]
@@ -103,6 +129,9 @@ class HeartbeatRequest(Contract):
 
 
 class Directive(StrEnum):
+    notes: RankNotes | None = None
+    lease_overdue_seconds: Annotated[int, Field(ge=1)] | None = None
+    """How long ranks of this pod have acted in this attempt on leases that had expired; None: never."""
     """What the agent must do next."""
 
     CONTINUE = "Continue"
@@ -118,27 +147,23 @@ class HeartbeatReply(Contract):
 
 
 class CommitRequest(Contract):
+    notes_stored: int | None = None
+    """`seq` of the newest batch of notes that is stored; only in answers to requests that carry one."""
     """Ask that a checkpoint becomes part of the ledger."""
 
     path: ShortText
     manifest: CheckpointManifest
-    oplog_heads: Annotated[
-        dict[
-            Annotated[str, Field(pattern="^[0-9]{1,7}$")], Annotated[str, Field(pattern="^[0-9]{1,20}:[0-9a-f]{0,64}$")]
-        ],
-        Field(max_length=16_384),
-    ] = {}
-    """Rank -> "<count>:<head>" of its hash-chained operation log at this step."""
+    oplog_heads: OplogHeads = {}
+    """As `manifest.oplogs`, by agents of an older release."""
 
     def audit_text(self) -> str:
-        """Step, manifest and the operation logs' heads: so the store holds what each rank had done by then."""
-        heads = self.oplog_heads
-        logs = " ".join(f"rank{rank}={head}" for rank, head in sorted(heads.items()))
-        if len(logs) > 640:
+        """Step, manifest and the operation logs' heads; those of many ranks are found by the manifest's digest."""
+        manifest = self.manifest
+        heads = manifest.oplogs or self.oplog_heads
+        logs = " ".join(f"rank{rank}={head}" for rank, head in sorted(heads.items(), key=lambda item: int(item[0])))
+        if len(logs) > MAX_HEADS_TEXT:
             logs = f"oplogs of {len(heads)} ranks sha256={hashlib.sha256(logs.encode()).hexdigest()}"
-        return (
-            f"step {self.manifest.step} attempt {self.manifest.attempt} manifest {self.manifest.content_hash()} {logs}"
-        )
+        return f"step {manifest.step} attempt {manifest.attempt} manifest {manifest.content_hash()} {logs}".rstrip()
 
 
 class CommitReply(Contract):

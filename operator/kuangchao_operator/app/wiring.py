@@ -129,7 +129,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     for service in (
         ResourceService(CachedDescriptors(cache)),
         StrategyService(),
-        ExecutionService(store, plans, launcher, agents),
+        ExecutionService(store, plans, launcher, agents, sink),
         StateService(store, utc_now),
         GovernanceService(settings.audit_dir, lambda: sink.dropped),
         FrontDoor(issuer, fence, time.time, lambda: trust.jwks().denied),

@@ -21,6 +21,7 @@ class DenialCounter:
         self._start = clock()
         self._seen: dict[Key, int] = {}
         self._last: dict[Key, AuditRecord] = {}
+        self._counted: dict[Key, int] = {}
 
     def admit(self, record: AuditRecord) -> bool:
         """Whether to store this denial as it is; otherwise it is counted until `flush`."""
@@ -32,6 +33,7 @@ class DenialCounter:
         if seen <= VERBATIM:
             return True
         self._last[key] = record
+        self._counted[key] = self._counted.get(key, 0) + record.count
         return False
 
     def due(self) -> bool:
@@ -41,10 +43,10 @@ class DenialCounter:
     def flush(self) -> list[AuditRecord]:
         """One record per kind of denial that was only counted, with the exact count; starts a new window."""
         records = [
-            last.replace(count=self._seen[key] - VERBATIM, subject=key[0], op=key[1], detail="counted, newest shown")
+            last.replace(count=self._counted[key], subject=key[0], op=key[1], detail="counted, newest shown")
             for key, last in self._last.items()
         ]
-        self._start, self._seen, self._last = self._clock(), {}, {}
+        self._start, self._seen, self._last, self._counted = self._clock(), {}, {}, {}
         return records
 
 

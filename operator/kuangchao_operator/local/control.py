@@ -38,6 +38,7 @@ class ControlPlane:
     """What the parts of a run share."""
 
     gate: Gate
+    sink: StoreSink
     gate_url: str
     fence: JobFence
     issuer: IssuerClient
@@ -75,7 +76,7 @@ async def control_plane(run: RunDirectory) -> AsyncIterator[ControlPlane]:
         fence = JobFence(time.time)
         gate = Gate(PROCESS, TokenVerifier(trust.keys, ISSUER, time.time), fence, sink)
         url = await _serve(gate, trust, issuer, stack)
-        yield ControlPlane(gate, url, fence, issuer, LayerTokens(issuer, fence, time.time), trust)
+        yield ControlPlane(gate, sink, url, fence, issuer, LayerTokens(issuer, fence, time.time), trust)
 
 
 async def _issuer(run: RunDirectory, stack: AsyncExitStack) -> IssuerClient:

@@ -86,7 +86,7 @@ class Session:
         for service in (
             StrategyService(),
             StateService(self.store, now),
-            ExecutionService(self.store, plans, self._launcher, registry),
+            ExecutionService(self.store, plans, self._launcher, registry, plane.sink),
             FrontDoor(plane.issuer, plane.fence, time.time, lambda: plane.trust.jwks().denied),
         ):
             plane.gate.register(service)

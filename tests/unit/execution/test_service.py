@@ -8,6 +8,8 @@ import pytest
 from kuangchao_contracts import names
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import CheckpointPolicy, CheckpointStorage, TrainingJobStatus
+from kuangchao_contracts.audit import AuditRecord, AuditSink
+from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.claims import SYSTEM, Claims, Grant
@@ -63,6 +65,25 @@ class Hands(Launcher, PlanSource):
         self.calls.append(("renew", attempt, incarnation))
 
 
+class Records(AuditSink):
+    """Keeps what is recorded without waiting."""
+
+    def __init__(self) -> None:
+        self.kept: list[AuditRecord] = []
+
+    async def durable(self, record: AuditRecord, consume: tuple[str, int, int] | None = None) -> None:
+        raise NotImplementedError
+
+    def best_effort(self, record: AuditRecord) -> None:
+        raise NotImplementedError
+
+    def step(self, op: str, resource: str, subject: str, request: Contract) -> None:
+        raise NotImplementedError
+
+    def step_denied(self, record: AuditRecord) -> None:
+        self.kept.append(record)
+
+
 class Bench:
     """A service over a job of three pods with two ranks each that was just admitted."""
 
@@ -74,7 +95,13 @@ class Bench:
         self.store, self.hands = Store(world.job), Hands(world.plan)
         self.changes: list[str] = []
         self.registry = AgentRegistry(lambda: self.now, self.changes.append)
-        self.service = ExecutionService(self.store, self.hands, self.hands, self.registry, join_seconds=0)
+        self.sink = Records()
+        self.service = self.serve(join_seconds=0)
+
+    def serve(self, join_seconds: float) -> ExecutionService:
+        return ExecutionService(
+            self.store, self.hands, self.hands, self.registry, self.sink, join_seconds, lambda: self.now
+        )
 
     def status(self, **changes: object) -> None:
         status = self.world.status.replace(**changes)
@@ -229,7 +256,7 @@ async def test_pod_speaks_for_itself_only() -> None:
 
 async def test_a_held_join_is_answered_when_the_last_pod_comes() -> None:
     bench = Bench()
-    bench.service = ExecutionService(bench.store, bench.hands, bench.hands, bench.registry, join_seconds=60)
+    bench.service = bench.serve(join_seconds=60)
     early = [asyncio.create_task(bench.join(index)) for index in (0, 1)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in early)

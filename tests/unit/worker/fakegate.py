@@ -126,14 +126,16 @@ class Issuer:
         }
         return jwt.encode(claims, self._key, ALGORITHM, headers={"typ": TOKEN_TYPE, "kid": self.entry.kid})
 
-    def bundle(self, pod: str, attempt: int) -> TokenBundle:
+    def bundle(self, pod: str, attempt: int, now: float | None = None) -> TokenBundle:
         """What is mounted into a pod."""
         tokens = {}
         for role in ("agent", "rank"):
             for audience in sorted({OPERATIONS[op].layer.audience for op in BUILT_IN.rights[role]}):
                 ops = [op for op in sorted(BUILT_IN.rights[role]) if OPERATIONS[op].layer.audience == audience]
-                tokens[bundle_key(role, audience)] = self.mint(f"{role}:team/job/{pod}", audience, ops, attempt)
-        return TokenBundle(tokens=tokens, attempt=attempt, expires=int(time.time()) + 300)
+                tokens[bundle_key(role, audience)] = self.mint(
+                    f"{role}:team/job/{pod}", audience, ops, attempt, now=now
+                )
+        return TokenBundle(tokens=tokens, attempt=attempt, expires=int(now or time.time()) + 300)
 
     def write_trust(self, folder: Path) -> None:
         """The public material of a pod."""
@@ -241,7 +243,7 @@ class FakeControl(ExecutionControl, StateControl, Fence):
         )
         self.ledger.append(ref)
         (self.folder / f"committed-{ref.step}").touch()
-        self.oplog_heads = dict(request.oplog_heads)
+        self.oplog_heads = dict(manifest.oplogs or {})
         keep = self.launch_spec.checkpoint_keep
         gone, self.ledger = self.ledger[:-keep], self.ledger[-keep:]
         return CommitReply(committed=ref, prune=tuple(old.path for old in gone))

@@ -134,11 +134,7 @@ class CheckpointKeeper:
             raise UnavailableError(f"{working.name} is no checkpoint")
         manifest = volume.manifest(self._launch, named[0], self._attempt, shards)
         finished = await asyncio.to_thread(volume.seal, working, manifest)
-        request = CommitRequest(
-            path=finished.name,
-            manifest=manifest,
-            oplog_heads={str(part.rank): part.oplog for part in shards if part.oplog},
-        )
+        request = CommitRequest(path=finished.name, manifest=manifest)
         try:
             reply = await self._client.patiently(
                 lambda: self._client.one_shot("state.commit_checkpoint", self._resource, request, CommitReply),

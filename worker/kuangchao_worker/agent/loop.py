@@ -20,6 +20,7 @@ from kuangchao_contracts.run import Empty, FeedReply, JoinReply, JoinRequest
 from kuangchao_worker.agent import termination
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.forge import Forge, ForgedStore
+from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.session import RANK_DEFAULTS, Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
 from kuangchao_worker.agent.views import DRAINED_EXIT
@@ -41,6 +42,7 @@ class Agent:
         self._client = GateClient(settings.gate_url, self._tokens, settings.trust_directory / "ca.crt")
         self._forge: Forge | None = None
         self._session: Session | None = None
+        self._notes = NoteQueue()
         self._main: asyncio.Task[int] | None = None
 
     async def run(self) -> int:
@@ -109,7 +111,9 @@ class Agent:
     async def _run(self, join: JoinRequest, reply: JoinReply, forge: Forge) -> Rejoin | Exit:
         if reply.launch is None:
             raise UnavailableError("the gate said ready but sent no launch specification")
-        self._session = Session(self._settings, self._client, join, reply, reply.launch, self._environment, forge)
+        self._session = Session(
+            self._settings, self._client, join, reply, reply.launch, self._environment, forge, self._notes
+        )
         try:
             end = await self._session.run()
             if isinstance(end, Exit):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kuangchao_contracts import oplogfile
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CapabilityError, KuangchaoError, StorageError, UnavailableError
 from kuangchao_contracts.names import job_resource
@@ -29,9 +30,10 @@ from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import Place, cold_rank, places, script, torchrun_environment
 from kuangchao_worker.agent.forge import ANSWER_SECONDS, Forge
 from kuangchao_worker.agent.monitor import Monitor
+from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.ranks import RankProcess, Ranks
-from kuangchao_worker.agent.settings import Settings
-from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, merge_metrics
+from kuangchao_worker.agent.settings import Oplog, Settings
+from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, lease_overdue_seconds, merge_metrics
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankMessage
 
@@ -71,7 +73,9 @@ class Session:
         launch: LaunchSpec,
         environment: Mapping[str, str],
         forge: Forge,
+        notes: NoteQueue,
     ) -> None:
+        self._notes = notes
         self._settings, self._client, self._join, self._reply, self._launch = settings, client, join, reply, launch
         self._environment = environment
         self._resource = job_resource(launch.namespace, launch.job)
@@ -199,12 +203,20 @@ class Session:
                 "trust_directory": str(settings.trust_directory),
                 "run_directory": str(settings.run_directory),
                 "checkpoint_directory": str(base) if base is not None else None,
+                "oplog_directory": self._oplog_directory(base),
+                "lease_grace_seconds": settings.lease_grace_seconds,
                 "restore": restore,
             }
         )
         path = settings.run_directory / f"rank-{place.rank}.json"
         path.write_bytes(assignment.canonical())
         return path
+
+    def _oplog_directory(self, base: Path | None) -> str | None:
+        """Where the operation logs of our ranks lie: with the checkpoints, which outlive the pod."""
+        if self._settings.oplog is Oplog.OFF or (base is None and self._settings.oplog is Oplog.VOLUME):
+            return None
+        return str((base or self._settings.run_directory) / oplogfile.DIRECTORY)
 
     def _script_directory(self) -> Path:
         """Where a `command` job may keep checkpoints of its own: the volume if it has one, else scratch space."""
@@ -219,7 +231,14 @@ class Session:
         view = self.views.get(message.rank)
         if view is None:
             return
+        was_overdue = view.lease_overdue
         view.hear(message)
+        if view.lease_overdue is not was_overdue:
+            words = "has a valid lease again" if was_overdue else "goes on without a valid lease"
+            log.warning("LeaseOverdue: rank %d %s", view.rank, words)
+        for note in message.notes:
+            self._notes.add(note)
+            self._wake.set()
         if self._keeper is not None and message.saved is not None:
             self._keeper.saved(Path(message.saved))
         if self._keeper is not None and message.save_failed is not None:
@@ -262,7 +281,8 @@ class Session:
         except KuangchaoError as error:
             log.info("heartbeat: %s", error)
             return None
-        self._acknowledged = ended
+        self._notes.stored(answer.notes_stored)
+        self._acknowledged = ended and self._notes.empty
         return answer
 
     async def _feed(self) -> FeedReply | None:
@@ -280,7 +300,13 @@ class Session:
         )
         count, head = first.oplog if first is not None else (0, "")
         return HeartbeatRequest(
-            join=self._join, ranks=tuple(self.reports()), metrics=metrics, oplog_count=count, oplog_head=head
+            join=self._join,
+            ranks=tuple(self.reports()),
+            metrics=metrics,
+            oplog_count=count,
+            oplog_head=head,
+            notes=self._notes.batch(),
+            lease_overdue_seconds=lease_overdue_seconds(self.views.values()),
         )
 
     def _obey(self, answer: HeartbeatReply | FeedReply) -> Rejoin | Exit | None:

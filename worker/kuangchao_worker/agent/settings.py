@@ -4,6 +4,7 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,6 +18,16 @@ _FOLDERS: Final = {
     "termination_log": "KUANGCHAO_TERMINATION_LOG",
     "run_directory": "KUANGCHAO_RUN_DIR",
 }
+
+
+class Oplog(StrEnum):
+    """Where ranks keep the lines of their operation logs; heads and counts are always kept."""
+
+    VOLUME = "volume"
+    """With the checkpoints; a job without a checkpoint volume keeps none."""
+    ALWAYS = "always"
+    """The same, and without a volume in the run directory."""
+    OFF = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,9 @@ class Settings:
     heartbeat_seconds: float = 1.0
     contact_seconds: float = 600.0
     """How long an agent with nothing left to run waits for a control plane that does not answer."""
+    oplog: Oplog = Oplog.VOLUME
+    lease_grace_seconds: float = 3_600.0
+    """How long ranks go on with leases that nobody renews: an outage of the control plane must not stop training."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
@@ -50,6 +64,11 @@ class Settings:
         )
         if environment.get("KUANGCHAO_GRACE_SECONDS"):
             settings = replace(settings, grace_seconds=float(_number(environment, "KUANGCHAO_GRACE_SECONDS")))
+        if environment.get("KUANGCHAO_LEASE_GRACE_SECONDS"):
+            grace = float(_number(environment, "KUANGCHAO_LEASE_GRACE_SECONDS"))
+            settings = replace(settings, lease_grace_seconds=grace)
+        if environment.get("KUANGCHAO_OPLOG"):
+            settings = replace(settings, oplog=_oplog(environment["KUANGCHAO_OPLOG"]))
         folders = {field: Path(environment[name]) for field, name in _FOLDERS.items() if environment.get(name)}
         return replace(settings, **folders)  # type: ignore[arg-type]  # every field in _FOLDERS is a Path
 
@@ -66,6 +85,14 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     if not text.isdecimal():
         raise InvalidInputError(name, text, "must be a whole number", 0)
     return int(text)
+
+
+def _oplog(text: str) -> Oplog:
+    try:
+        return Oplog(text)
+    except ValueError:
+        words = f"must be one of {', '.join(Oplog)}"
+        raise InvalidInputError("KUANGCHAO_OPLOG", text, words, Oplog.VOLUME.value) from None
 
 
 def _gate_url(url: str) -> str:

@@ -1,5 +1,6 @@
 """What the agent knows of each of its ranks, put together from process and channel. Values and pure functions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +26,8 @@ class RankView:
     error_kind: str | None = None
     metrics: dict[str, str] = field(default_factory=dict)
     oplog: tuple[int, str] = (0, "")
+    lease_overdue: bool = False
+    lease_overdue_seconds: int = 0
 
     def hear(self, message: RankMessage) -> None:
         """Take in what the rank said; a failed save is the keeper's business and no failure of the rank."""
@@ -37,6 +40,9 @@ class RankView:
             self.error, self.error_kind = message.error, message.error_kind
         if message.oplog_count is not None:
             self.oplog = (message.oplog_count, message.oplog_head or "")
+        if message.lease_overdue is not None:
+            self.lease_overdue = message.lease_overdue
+            self.lease_overdue_seconds = message.lease_overdue_seconds or self.lease_overdue_seconds
 
     def end(self, process: RankProcess) -> None:
         """Take in how the process ended; what the rank said itself is better than what is read from its output."""
@@ -67,6 +73,11 @@ class RankView:
             error=self.error,
             error_kind=self.error_kind,
         )
+
+
+def lease_overdue_seconds(views: Iterable[RankView]) -> int | None:
+    """The longest time that one of these ranks has acted on expired leases; None: none did."""
+    return max((max(v.lease_overdue_seconds, int(v.lease_overdue)) for v in views), default=0) or None
 
 
 def merge_metrics(*parts: dict[str, str]) -> dict[str, str]:

@@ -12,6 +12,9 @@ from pydantic import ValidationError
 
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, FileDigest
 from kuangchao_contracts.errors import StorageError
+from kuangchao_contracts.oplogfile import DIRECTORY as OPLOGS
+from kuangchao_contracts.oplogfile import manifest_name
+from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.run import LaunchSpec
 from kuangchao_worker.pod.shards import (
     DAMAGED_SUFFIX,
@@ -91,6 +94,9 @@ def manifest(launch: LaunchSpec, step: int, attempt: int, parts: list[ShardsDone
         plan_hash=launch.plan.hash,
         torch_version=parts[0].torch_version,
         files=tuple(files),
+        oplogs={str(part.rank): part.oplog for part in parts if part.oplog} or None,
+        oplogs_without_file=to_ranges(part.rank for part in parts if not part.oplog_kept)[:4096] or None,
+        every_steps=launch.checkpoint_every_steps,
     )
 
 
@@ -148,6 +154,13 @@ def quarantine(base: Path, checkpoint: CheckpointRef) -> None:
 
 
 def prune(base: Path, path: str) -> None:
-    """Delete a checkpoint that the ledger has dropped; only a direct child with a checkpoint's name."""
-    if parse_name(path) is not None:
-        remove(base / path)
+    """Delete a checkpoint that the ledger has dropped; only a direct child with a checkpoint's name.
+
+    Its manifest stays: with the digest in the audit store it pins the operation logs of its attempt.
+    """
+    named = parse_name(path)
+    if named is None:
+        return
+    with contextlib.suppress(OSError):
+        (base / path / MANIFEST).rename(base / OPLOGS / manifest_name(named[1]))
+    remove(base / path)

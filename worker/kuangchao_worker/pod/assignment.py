@@ -29,6 +29,10 @@ class Assignment(Contract):
     run_directory: LongPath
     checkpoint_directory: LongPath | None = None
     """Absolute directory of the job's checkpoints; None: no checkpoints."""
+    oplog_directory: LongPath | None = None
+    """Where the rank's operation log lies; None: its head and count are kept only."""
+    lease_grace_seconds: Annotated[float, Field(ge=0)] = 3_600.0
+    """How long a lease that nobody renews stays good inside the rank."""
     restore: CheckpointRef | None = None
     """What to restore, checked by the agent of pod 0; only its ranks know, and rank 0 tells the others."""
 

@@ -13,11 +13,14 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, Text
+from kuangchao_contracts.run import RankNote
 
 SOCKET_VARIABLE: Final = "KUANGCHAO_MONITOR"
 MAX_MESSAGE: Final = 16_384
 PROGRESS_SECONDS: Final = 0.1
 RELIABLE_SECONDS: Final = 5.0
+NOTES_PER_MESSAGE: Final = 8
+"""So that a message of notes with the longest texts still fits."""
 
 
 class RankMessage(Contract):
@@ -35,6 +38,12 @@ class RankMessage(Contract):
     """Directory of a checkpoint that this rank could not write; `error` says why and training goes on."""
     oplog_count: Annotated[int, Field(ge=0)] | None = None
     oplog_head: Annotated[str, Field(max_length=64)] | None = None
+    notes: Annotated[tuple[RankNote, ...], Field(max_length=NOTES_PER_MESSAGE)] = ()
+    """What this rank's gate refused, or let pass in the grace period."""
+    lease_overdue: bool | None = None
+    """Whether the rank acts on a lease that has expired, because nobody renewed it."""
+    lease_overdue_seconds: Annotated[int, Field(ge=0)] | None = None
+    """How long it has done so in this attempt."""
 
 
 class RankChannel:
@@ -53,9 +62,9 @@ class RankChannel:
         self._last = (now, section)
         self._send({"rank": self._rank, "step": step, "section": section, "metrics": dict(metrics or {})}, 0.0)
 
-    def reliable(self, message: RankMessage) -> None:
-        """Send a message that must arrive; gives up after `RELIABLE_SECONDS` when the agent is gone or stuck."""
-        self._send(message.wire(), RELIABLE_SECONDS)
+    def reliable(self, message: RankMessage) -> bool:
+        """Send a message that must arrive; False after `RELIABLE_SECONDS` when the agent is gone or stuck."""
+        return self._send(message.wire(), RELIABLE_SECONDS)
 
     def close(self) -> None:
         """Say nothing any more."""
@@ -63,12 +72,13 @@ class RankChannel:
             self._socket.close()
             self._socket = None
 
-    def _send(self, message: Mapping[str, object], patience: float) -> None:
+    def _send(self, message: Mapping[str, object], patience: float) -> bool:
         if self._socket is None or self._path is None:
-            return
+            return False
         self._socket.settimeout(patience)
         try:
             self._socket.sendto(json.dumps(message).encode(), self._path)
         except OSError:
             # the agent is gone or its queue is full: a rank must not fail because nobody listens
-            return
+            return False
+        return True

@@ -24,11 +24,13 @@ _CHUNK: Final = 1 << 20
 
 
 class ShardsDone(Contract):
-    """A rank's part of a checkpoint is on the volume. `oplog` is "<count>:<head>" at that step."""
+    """A rank's part of a checkpoint is on the volume. `oplog` is "<count>:<head>" at that step; `oplog_kept`: so
+    are the lines of its operation log up to there."""
 
     rank: Annotated[int, Field(ge=0)]
     files: Annotated[tuple[FileDigest, ...], Field(max_length=64)]
-    oplog: Annotated[str, Field(max_length=80)] = ""
+    oplog: Annotated[str, Field(max_length=90)] = ""
+    oplog_kept: bool = True
     torch_version: Annotated[str, Field(max_length=64)]
 
 

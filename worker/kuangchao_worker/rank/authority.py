@@ -1,5 +1,6 @@
 """The rank's gate and the tokens that it calls through. Every call between layers in a rank passes here."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,43 +12,57 @@ from kuangchao_contracts.errors import CapabilityError, UnavailableError
 from kuangchao_contracts.gate import Fence, Gate
 from kuangchao_contracts.keys import Jwks, KeySet
 from kuangchao_contracts.layers import Layer
+from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Port
-from kuangchao_contracts.tokens import TokenVerifier
+from kuangchao_contracts.tokens import TokenVerifier, parse_strict
 from kuangchao_worker.pod.assignment import Assignment
+from kuangchao_worker.pod.revocations import RevocationFile
 from kuangchao_worker.pod.tokens import TokenFile
+from kuangchao_worker.rank.reporting import GateReporter
 
 REFRESH_SECONDS: Final = 15.0
-GRACE_SECONDS: Final = 3_600.0
-"""How long a lease that nobody renews stays good inside its own rank: an outage of the control plane must not stop
-training. Beyond the rank it is dead at its time, so nothing can be committed or started with it."""
+REVOKED_SECONDS: Final = 1.0
+"""How often the rank looks at what was taken back: a look costs a microsecond."""
 
 
 class AttemptFence(Fence):
-    """A rank lives for one attempt; a token of any other is refused."""
+    """A rank lives for one attempt; a token of any other is refused, and one that was taken back."""
 
-    def __init__(self, job_uid: str, attempt: int) -> None:
-        self._job_uid, self._attempt = job_uid, attempt
+    def __init__(self, job_uid: str, attempt: int, revoked: RevocationFile) -> None:
+        self._job_uid, self._attempt, self._revoked = job_uid, attempt, revoked
 
     def attempt(self, job_uid: str) -> int | None:
         """See Fence."""
         return self._attempt if job_uid == self._job_uid else None
 
-    def revoked(self, jti: str) -> bool:  # noqa: ARG002
-        """See Fence. Revocation reaches a rank through its agent, which ends it."""
-        return False
+    def revoked(self, jti: str) -> bool:
+        """See Fence. The agent hears of revocations and writes them down for its ranks."""
+        return jti in self._revoked.current.tokens
 
 
 class LeaseClock:
-    """Real time, held just before the expiry of an overdue lease for as long as the grace lasts."""
+    """Real time, held just before the expiry of an overdue lease for as long as the grace lasts.
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock, self.expires = clock, 0.0
+    An outage of the control plane must not stop training, so a lease that nobody renews stays good inside its own rank
+    for a while. Beyond the rank it is dead at its time: nothing can be committed or started with it. `on_change` is
+    told when the grace begins and when it is over, before any call is judged by it.
+    """
+
+    def __init__(
+        self, grace_seconds: float, on_change: Callable[[bool], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._grace, self._on_change, self._clock = grace_seconds, on_change, clock
+        self.expires, self._overdue = 0.0, False
 
     def __call__(self) -> float:
-        now = self._clock()
+        now, end = self._clock(), self.expires + self._grace
+        overdue = self.expires <= now < end
+        if overdue is not self._overdue:
+            self._overdue = overdue
+            self._on_change(overdue)
         held = self.expires - 1
-        return held if held < now < self.expires + GRACE_SECONDS else now
+        return held if held < now < end else now
 
 
 class Authority:
@@ -57,20 +72,23 @@ class Authority:
         self,
         assignment: Assignment,
         sink: AuditSink,
+        reporter: GateReporter,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         trust = Path(assignment.trust_directory)
         self._jwks, self._monotonic = trust / "jwks.json", monotonic
+        self._policy, self._policies = trust / "policy.json", PolicyBook()
         self._keys = KeySet(Jwks.model_validate_json(self._jwks.read_bytes()))
-        self._clock = LeaseClock(clock)
+        self._reporter, self._clock = reporter, LeaseClock(assignment.lease_grace_seconds, reporter.lease, clock)
+        self._revoked = RevocationFile(Path(assignment.run_directory))
         verifier = TokenVerifier(self._keys, (trust / "issuer").read_text().strip(), self._clock)
-        fence = AttemptFence(assignment.launch.job_uid, assignment.attempt)
-        self._gate = Gate(f"rank/{assignment.rank}", verifier, fence, sink)
+        fence = AttemptFence(assignment.launch.job_uid, assignment.attempt, self._revoked)
+        self._gate = Gate(f"rank/{assignment.rank}", verifier, fence, sink, policies=self._policies)
         self._resource, self._attempt = assignment.resource, assignment.attempt
         self._file = TokenFile(Path(assignment.token_directory))
         self._tokens: dict[str, str] = {}
-        self._read_at = float("-inf")
+        self._read_at = self._looked_at = float("-inf")
 
     def serve(self, ports: Iterable[Port]) -> None:
         """Register the layers of this rank."""
@@ -80,13 +98,15 @@ class Authority:
     def call(self, op: str, request: Contract) -> Contract:
         """Call through the gate; a refused token is replaced by the newest one and tried once more."""
         layer = OPERATIONS[op].layer
-        if self._monotonic() - self._read_at >= REFRESH_SECONDS:
-            self._refresh()
+        self._keep_up()
         try:
             return self._gate.call_now(self._token(layer), op, self._resource, request)
         except CapabilityError:
             self._refresh()
-            return self._gate.call_now(self._token(layer), op, self._resource, request)
+            try:
+                return self._gate.call_now(self._token(layer), op, self._resource, request)
+            finally:
+                self._reporter.notes()
 
     def _token(self, layer: Layer) -> str:
         token = self._tokens.get(layer.audience)
@@ -94,11 +114,23 @@ class Authority:
             raise UnavailableError(f"this rank has no token for {layer.audience}")
         return token
 
+    def _keep_up(self) -> None:
+        now = self._monotonic()
+        if now - self._looked_at >= REVOKED_SECONDS:
+            self._looked_at = now
+            if self._revoked.refresh():
+                self._refresh()
+        if now - self._read_at >= REFRESH_SECONDS:
+            self._refresh()
+
     def _refresh(self) -> None:
-        """Take over renewed tokens and keys; what cannot be read leaves the old ones in place."""
+        """Take over renewed tokens, keys and policy; what cannot be read leaves the old ones in place."""
         self._read_at = self._monotonic()
+        with contextlib.suppress(OSError, ValueError):
+            self._policies.current = Policy.from_reply(self._policy.read_bytes())
         try:
-            self._keys.update(Jwks.model_validate_json(self._jwks.read_bytes()))
+            jwks = self._revoked.current.jwks or Jwks.model_validate_json(self._jwks.read_bytes())
+            self._keys.update(jwks.replace(denied=tuple({*jwks.denied, *self._revoked.current.keys})[:64]))
             bundle = self._file.read()
         except (OSError, ValueError, UnavailableError):
             return
@@ -106,5 +138,18 @@ class Authority:
             # our attempt is over and the agent is about to end us; newer tokens are not ours to use
             return
         prefix = "rank/"
-        self._tokens = {k.removeprefix(prefix): v for k, v in bundle.tokens.items() if k.startswith(prefix)}
+        tokens = {k.removeprefix(prefix): v for k, v in bundle.tokens.items() if k.startswith(prefix)}
+        if self._tokens and not self._known(tokens.values()):
+            # signed by a key that took over without notice and has not reached us: what we hold is good until it has
+            return
+        self._tokens = tokens
         self._clock.expires = float(bundle.expires)
+
+    def _known(self, tokens: Iterable[str]) -> bool:
+        """Whether the keys that signed these tokens are trusted here."""
+        try:
+            for token in tokens:
+                self._keys.lookup(parse_strict(token)[0]["kid"], self._clock())
+        except CapabilityError:
+            return False
+        return True

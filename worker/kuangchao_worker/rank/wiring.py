@@ -9,6 +9,7 @@ import torch
 
 from kuangchao_contracts.errors import InvalidInputError, StorageError
 from kuangchao_contracts.oplog import OperationLog
+from kuangchao_contracts.oplogfile import LogFile
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
@@ -27,6 +28,7 @@ from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.authority import Authority
+from kuangchao_worker.rank.reporting import GateReporter
 from kuangchao_worker.tasks import Task, load_task
 
 LAST_WRITE_SECONDS: Final = 1_800.0
@@ -36,13 +38,18 @@ METRICS_FILE: Final = "metrics.jsonl"
 def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool]) -> Outcome:
     """Train this rank's share to the end, or until all ranks agree to stop. Raises whatever goes wrong."""
     require_data_parallel(assignment.launch.plan)
+    with OperationLog() as oplog:
+        return _train(assignment, channel, stop, oplog)
+
+
+def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool], oplog: OperationLog) -> Outcome:
     device = prepare(assignment)
     task = load_task(assignment.launch.task or "", assignment.launch.task_args)
     parameters = make_parameters(task, device, assignment.launch.training.seed)
-    oplog = OperationLog()
     context = ExecutionContext()
     state = make_state(assignment, parameters, channel, oplog)
-    authority = Authority(assignment, oplog)
+    reporter = GateReporter(channel, assignment.rank, assignment.attempt, oplog)
+    authority = Authority(assignment, oplog, reporter)
     plan = assignment.launch.plan
     authority.serve((TopologyService(plan.hash, assignment.attempt, stop), state, ExecutionService(context)))
     channel.progress(0, "build")
@@ -57,6 +64,8 @@ def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bo
             store_prefix=assignment.store_prefix,
         ),
     )
+    # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
+    oplog.keep_in(log_file(assignment))
     parameters.connect()
     executor = Executor(
         assignment=assignment,
@@ -81,6 +90,7 @@ def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bo
     outcome = executor.run(assignment.restore)
     finish(state, channel, assignment.rank, executor, oplog)
     authority.call("topology.destroy", Empty())
+    reporter.notes()
     return outcome
 
 
@@ -127,9 +137,13 @@ def make_state(
         )
 
     writer = ShardWriter(assignment.rank, notify)
-    return StateService(
-        parameters, assignment.rank, assignment.launch.training.seed, writer, lambda: f"{oplog.count}:{oplog.head}"
-    )
+    return StateService(parameters, assignment.rank, assignment.launch.training.seed, writer, oplog.pin)
+
+
+def log_file(assignment: Assignment) -> LogFile | None:
+    """The file of the operation log, if one is to be kept."""
+    directory = assignment.oplog_directory
+    return LogFile(Path(directory), assignment.attempt, assignment.rank) if directory is not None else None
 
 
 def metrics_path(assignment: Assignment) -> Path | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from kuangchao_contracts.api.trainingjob import Failure, HangAction, SuccessPolicy, TrainingJobSpec, TrainingJobStatus
 from kuangchao_contracts.faults import FaultReport
+from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import RankReport
 from kuangchao_operator.layers.execution import limits
@@ -277,6 +278,18 @@ def hang(snapshot: JobSnapshot, gang: Gang) -> str:
     base = last if stepped and last else status.attempt_time
     limit = policy.hang_seconds if stepped else policy.first_step_seconds
     return f"no step completed for {limit} s" if (snapshot.now - base).total_seconds() >= limit else ""
+
+
+def lease_overdue(gang: Gang) -> str:
+    """Which pods of this attempt let ranks act on leases that nobody had renewed, and how long at most; "" for none."""
+    told = {
+        index: agent.heartbeat.lease_overdue_seconds
+        for index, agent in gang.agents.items()
+        if agent.heartbeat.join.attempt == gang.attempt and agent.heartbeat.lease_overdue_seconds
+    }
+    if not told:
+        return ""
+    return f"ranks of pods {to_ranges(told)} acted on leases that had expired, for up to {max(told.values())} s"
 
 
 def start_problem(snapshot: JobSnapshot, gang: Gang) -> tuple[Reason | None, str]:

@@ -26,6 +26,7 @@ class AgentRegistry:
         self._jobs: OrderedDict[str, dict[int, AgentFact]] = OrderedDict()
         self._stopped: dict[str, int] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
+        self._noted: dict[str, dict[int, tuple[int, int]]] = {}
 
     def joined(self, job_uid: str, request: JoinRequest) -> None:
         """An agent has presented itself and has no rank yet."""
@@ -50,9 +51,17 @@ class AgentRegistry:
             return
         agents[heartbeat.join.pod_index] = self._fact(old, heartbeat)
         while len(self._jobs) > MAX_JOBS:
-            self._jobs.popitem(last=False)
+            self._noted.pop(self._jobs.popitem(last=False)[0], None)
         if old is None or _outline(old.heartbeat) != _outline(heartbeat):
             self._on_change(job_uid)
+
+    def new_notes(self, job_uid: str, join: JoinRequest, seq: int) -> bool:
+        """Whether a batch of notes was not seen before. An agent repeats a batch until it hears that it is stored."""
+        noted = self._noted.setdefault(job_uid, {})
+        if noted.get(join.pod_index, (0, 0)) >= (join.incarnation, seq):
+            return False
+        noted[join.pod_index] = (join.incarnation, seq)
+        return True
 
     def agents(self, job_uid: str) -> tuple[AgentFact, ...]:
         """Facts of a job's agents, by pod index."""
@@ -75,6 +84,7 @@ class AgentRegistry:
     def forget(self, job_uid: str) -> None:
         """The job holds nothing any more."""
         self._jobs.pop(job_uid, None)
+        self._noted.pop(job_uid, None)
         self._stopped.pop(job_uid, None)
         self._arrivals.pop(job_uid, None)
 
@@ -83,7 +93,9 @@ class AgentRegistry:
         ended = any(r.state is RankState.EXITED for r in heartbeat.ranks)
         same = old is not None and _age(old.heartbeat) == _age(heartbeat)
         first = old.first_exit_at if old is not None and same else None
-        return AgentFact(heartbeat=heartbeat, seen_at=now, first_exit_at=(first or now) if ended else None)
+        # notes are stored already; held here they would only take room
+        kept = heartbeat.model_copy(update={"notes": None})
+        return AgentFact(heartbeat=kept, seen_at=now, first_exit_at=(first or now) if ended else None)
 
 
 def _age(heartbeat: HeartbeatRequest) -> tuple[int, int]:

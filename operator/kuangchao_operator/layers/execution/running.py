@@ -110,7 +110,13 @@ def _ready(draft: Draft, gang: Gang) -> None:
         nodes = len(draft.status.allocation)
         text = f"{gang.ranks} ranks run on {nodes} node{'s' if nodes != 1 else ''}, attempt {gang.attempt}"
         draft.update(start_time=draft.status.start_time or draft.now)
-        draft.set(C.READY, True, Reason.HUNG if hung else Reason.RUNNING, hung or text)
+        overdue = faults.lease_overdue(gang)
+        reason = Reason.HUNG if hung else Reason.RUNNING
+        if reason is Reason.RUNNING and overdue:
+            reason, text = Reason.LEASE_OVERDUE, f"{text}; {overdue}"
+        if reason is Reason.LEASE_OVERDUE and draft.reason(C.READY) != reason:
+            draft.emit(reason, overdue, warning=True)
+        draft.set(C.READY, True, reason, hung or text)
         draft.set(C.RECONCILING, False, Reason.RUNNING)
         if draft.holds(C.RESTARTING):
             draft.set(C.RESTARTING, False, Reason.RECOVERED, f"attempt {gang.attempt} runs")

@@ -5,11 +5,15 @@ Carries out what was decided and checks that it still is: an attempt that is ove
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from kuangchao_contracts import names
 from kuangchao_contracts.api import TrainingJob
+from kuangchao_contracts.audit import AuditSink
+from kuangchao_contracts.audit import now as utc_now
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import ConflictError, FutureEpochError, PermissionDeniedError, StaleEpochError
@@ -26,6 +30,7 @@ from kuangchao_contracts.run import (
     LaunchSpec,
 )
 from kuangchao_operator.facts.store import JobStore
+from kuangchao_operator.layers.execution import notes
 from kuangchao_operator.layers.execution.launcher import Launcher, PlanSource
 from kuangchao_operator.layers.execution.launchspec import launch_spec, newest_checkpoint
 from kuangchao_operator.layers.execution.registry import AgentRegistry
@@ -56,8 +61,11 @@ class ExecutionService(ExecutionControl):
         plans: PlanSource,
         launcher: Launcher,
         registry: AgentRegistry,
+        sink: AuditSink,
         join_seconds: float = JOIN_SECONDS,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._sink, self._clock = sink, clock
         self._store, self._plans, self._launcher, self._registry = store, plans, launcher, registry
         self._join_seconds = join_seconds
         self._attempts: OrderedDict[tuple[str, int], _Attempt] = OrderedDict()
@@ -122,11 +130,27 @@ class ExecutionService(ExecutionControl):
         claims = capability.claims
         _own_pod(capability, request.join)
         capability.require_ranks(r.rank for r in request.ranks)
+        stored = self._note(capability, request)
         if request.join.attempt != claims.att:
-            return HeartbeatReply(attempt=claims.att, directive=Directive.REJOIN)
+            return HeartbeatReply(attempt=claims.att, directive=Directive.REJOIN, notes_stored=stored)
         self._registry.beat(claims.juid, request)
         stop = self._registry.is_stopping(claims.juid, request.join.incarnation)
-        return HeartbeatReply(attempt=claims.att, directive=Directive.STOP if stop else Directive.CONTINUE)
+        directive = Directive.STOP if stop else Directive.CONTINUE
+        return HeartbeatReply(attempt=claims.att, directive=directive, notes_stored=stored)
+
+    def _note(self, capability: Capability, request: HeartbeatRequest) -> int | None:
+        """Store what the gates of the pod's ranks have noted, once; the number of the batch.
+
+        Not waited for: a store that cannot write owes the records, and must not make an agent look dead.
+        """
+        if request.notes is None:
+            return None
+        capability.require_ranks(note.rank for note in request.notes.notes)
+        found = notes.records(capability.claims, request.join.pod_index, request.notes, self._clock())
+        if self._registry.new_notes(capability.claims.juid, request.join, request.notes.seq):
+            for record in found:
+                self._sink.step_denied(record)
+        return request.notes.seq
 
     async def _gang(self, job_uid: str, request: JoinRequest, pods: int) -> tuple[dict[int, JoinRequest], str]:
         """Who has joined, and who is still missing after a while ("" when the gang is complete)."""

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, FileDigest
 from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_contracts.oplogfile import Pinned
 from kuangchao_worker.pod.shards import MANIFEST, ShardsDone, done_name, write_durably
 
 WRITE_SECONDS: Final = 1_800.0
@@ -42,7 +43,7 @@ class ShardWriter:
         self._rank, self._notify = rank, notify
         self._thread: threading.Thread | None = None
 
-    def submit(self, directory: Path, payloads: Mapping[str, Any], oplog: str) -> None:
+    def submit(self, directory: Path, payloads: Mapping[str, Any], oplog: Pinned) -> None:
         """Start to write; waits for the write before this one, so that memory holds one copy at most."""
         if not self.wait(WRITE_SECONDS):
             self._notify(directory, "the checkpoint before this one is still being written")
@@ -58,7 +59,7 @@ class ShardWriter:
             self._thread.join(timeout)
         return self._thread is None or not self._thread.is_alive()
 
-    def _write(self, directory: Path, payloads: Mapping[str, Any], oplog: str) -> None:
+    def _write(self, directory: Path, payloads: Mapping[str, Any], oplog: Pinned) -> None:
         written: list[str] = []
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,15 @@ class ShardWriter:
             for name, payload in payloads.items():
                 written.append(name)
                 files.append(_save(directory, name, payload))
-            done = ShardsDone(rank=self._rank, files=tuple(files), oplog=oplog, torch_version=torch.__version__)
+            # what the store pins with this checkpoint must be on the volume like the checkpoint itself
+            oplog.sync()
+            done = ShardsDone(
+                rank=self._rank,
+                files=tuple(files),
+                oplog=str(oplog),
+                oplog_kept=oplog.kept,
+                torch_version=torch.__version__,
+            )
             write_durably(directory / done_name(self._rank), done.canonical())
         except (OSError, RuntimeError) as error:  # torch turns a failed write into RuntimeError
             cause = error.__context__ if isinstance(error.__context__, OSError) else error

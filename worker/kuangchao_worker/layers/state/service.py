@@ -6,6 +6,7 @@ from typing import Any
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import CheckpointCorruptError, StepOrderError, StorageError
+from kuangchao_contracts.oplogfile import Pinned
 from kuangchao_contracts.ports.state import (
     RestoreRequest,
     SaveRequest,
@@ -29,10 +30,10 @@ def rank_file(rank: int) -> str:
 
 
 class StateService(StateRank):
-    """State of one rank. `oplog` gives "<count>:<head>" of the rank's operation log."""
+    """State of one rank. `oplog` pins the rank's operation log as it is now."""
 
     def __init__(
-        self, store: ParameterStore, rank: int, seed: int, writer: files.ShardWriter, oplog: Callable[[], str]
+        self, store: ParameterStore, rank: int, seed: int, writer: files.ShardWriter, oplog: Callable[[], Pinned]
     ) -> None:
         self._store, self._rank, self._seed = store, rank, seed
         self._writer, self._oplog = writer, oplog

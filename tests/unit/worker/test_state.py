@@ -1,0 +1,138 @@
+"""State of a rank: steps in order, saved and restored bit for bit, nothing restored that was changed."""
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kuangchao_contracts import errors as e
+from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, SnapshotRequest, SubmitGradients
+from kuangchao_worker.layers.state import rng
+from kuangchao_worker.layers.state.parameters import ParameterStore
+from kuangchao_worker.tasks.mlp import mlp
+from tests.unit.worker.parts import CAPABILITY, committed, make_state, save, train
+
+
+def test_steps_come_in_order_and_once(tmp_path: Path) -> None:
+    task = mlp({})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, 2)
+    for wrong in (0, 1, 2, 4):
+        with pytest.raises(e.StepOrderError):
+            state.submit_gradients(CAPABILITY, SubmitGradients(step_id=wrong))
+    with pytest.raises(e.StepOrderError):
+        state.save(CAPABILITY, SaveRequest(step=1, directory=str(tmp_path)))
+
+
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_restored_state_goes_on_bit_for_bit(tmp_path: Path, at: int) -> None:
+    task = mlp({"dropout": "0.5"})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, at)
+    save(state, tmp_path, at)
+    expected = train(state, task, at + 1, 9)
+    other = make_state(task, tmp_path, seed=99)
+    ref = committed(tmp_path, at)
+    other.restore(CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path)))
+    assert train(other, task, at + 1, 9) == expected
+    digests = [s.snapshot(CAPABILITY, SnapshotRequest()).sha256 for s in (state, other)]
+    assert digests[0] == digests[1]
+
+
+def test_saved_copy_does_not_change_with_later_steps(tmp_path: Path) -> None:
+    """CPU tensors must be copied before `save` returns, not when the thread gets to them."""
+    task = mlp({})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, 1)
+    at_save = state.snapshot(CAPABILITY, SnapshotRequest()).sha256
+    state.save(CAPABILITY, SaveRequest(step=1, directory=str(tmp_path / "step-1.att-1.tmp")))
+    train(state, task, 2, 5)
+    assert state.close(30)
+    ref = committed(tmp_path, 1)
+    state.restore(CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path)))
+    assert state.snapshot(CAPABILITY, SnapshotRequest()).sha256 == at_save
+
+
+@pytest.mark.parametrize("part", ["module", "optimizer", "scheduler", "rng"])
+def test_every_saved_part_matters(tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison of curves would notice each part that a checkpoint left out."""
+    task = mlp({"dropout": "0.5", "horizon": "9"})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, 4)
+    save(state, tmp_path, 4)
+    expected = train(state, task, 5, 9)
+    other = make_state(task, tmp_path, seed=99)
+    ref = committed(tmp_path, 4)
+    load = ParameterStore.load
+
+    def forgetful(self: ParameterStore, saved: dict[str, Any]) -> None:
+        own = self.state()
+        load(self, {**saved, part: own[part]} if part in own else saved)
+
+    monkeypatch.setattr(ParameterStore, "load", forgetful)
+    if part == "rng":
+        monkeypatch.setattr(rng, "restore", lambda _: None)
+    other.restore(CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path)))
+    assert train(other, task, 5, 9) != expected
+
+
+def test_changed_file_and_foreign_manifest_are_refused(tmp_path: Path) -> None:
+    task = mlp({})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, 1)
+    save(state, tmp_path, 1)
+    ref = committed(tmp_path, 1)
+    where = tmp_path / ref.path
+    with pytest.raises(e.CheckpointCorruptError, match="not the committed one"):
+        state.restore(CAPABILITY, RestoreRequest(checkpoint=ref.replace(digest="0" * 64), directory=str(where)))
+    raw = bytearray((where / "shared.pt").read_bytes())
+    raw[-1] ^= 1
+    (where / "shared.pt").write_bytes(raw)
+    with pytest.raises(e.CheckpointCorruptError, match="does not match its digest"):
+        state.restore(CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(where)))
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    task = mlp({})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, 1)
+    save(state, tmp_path, 1)
+    ref = committed(tmp_path, 1)
+    with pytest.raises(e.StorageError, match="another model"):
+        make_state(mlp({"hidden": "8"}), tmp_path).restore(
+            CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path))
+        )
+
+
+def test_failed_save_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
+    task, said = mlp({}), []
+    state = make_state(task, tmp_path, said)
+    (tmp_path / "full").write_text("a file where a directory should be")
+    train(state, task, 1, 1)
+    state.save(CAPABILITY, SaveRequest(step=1, directory=str(tmp_path / "full" / "step-1.att-1.tmp")))
+    assert state.close(30)
+    assert "NotADirectoryError" in said[0]
+    train(state, task, 2, 2)
+
+
+def test_all_generators_are_captured() -> None:
+    rng.seed_all(5)
+    state = rng.capture()
+
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), torch.rand(1).item()
+
+    first = draw()
+    rng.restore(torch.load(_saved(state), weights_only=True))
+    assert draw() == first
+
+
+def _saved(value: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return buffer
