@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, Name, ShortText, Text
-from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, Step
+from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, OplogHeads, Step
 from kuangchao_contracts.plan import ParallelPlan, TrainingSpec
 
 Attempt = Annotated[int, Field(ge=1)]
