@@ -21,7 +21,7 @@ from kuangchao_contracts.run import (
     JoinReply,
     JoinRequest,
 )
-from tests.unit.authority.kit import JUID, NS, RESOURCE, TOKEN, Clock, FixedFence, MemorySink, Signer
+from tests.unit.authority.kit import JUID, NS, RESOURCE, Clock, FixedFence, MemorySink, Signer
 
 JOIN = JoinRequest(attempt=3, incarnation=0, pod_index=0, pod="w-0", host="127.0.0.1")
 LAYER: dict[str, Any] = {"sub": "layer:execution", "pod": ..., "ranks": ...}
@@ -184,68 +184,6 @@ async def test_one_shot_is_not_good_where_nothing_uses_it_up(world: World) -> No
     token = world.signer.one_shot("governance.query", cap=cap, **query)
     with pytest.raises(e.PermissionDeniedError):
         await world.gate.call(token, "governance.query", "_cluster/audit/records", AuditQuery())
-
-
-DENIALS: list[tuple[str, dict[str, Any], str, type[e.CapabilityError]]] = [
-    ("44 older attempt", {"att": 2}, RESOURCE, e.StaleEpochError),
-    ("44 later attempt", {"att": 4}, RESOURCE, e.FutureEpochError),
-    ("45 deleted namesake", {"juid": "uid-0"}, RESOURCE, e.StaleEpochError),
-    ("46 policy of the future", {"polv": 9}, RESOURCE, e.StalePolicyError),
-    ("53 full-width slash", {}, "team-a／jobs／digits", e.InvalidResourceError),
-    ("54 dot dot", {}, "team-a/../team-b/x", e.InvalidResourceError),
-    ("54 trailing slash", {}, RESOURCE + "/", e.InvalidResourceError),
-    ("55 star", {}, f"{NS}/jobs/*", e.WildcardForbiddenError),
-    ("57 longer name", {}, RESOURCE + "2", e.PermissionDeniedError),
-    ("57 sub-resource", {}, RESOURCE + "/status", e.PermissionDeniedError),
-    ("57 other kind", {}, f"{NS}/pools/digits", e.PermissionDeniedError),
-    ("57 op not granted", {"cap": [{"op": "execution.stop", "res": RESOURCE}]}, RESOURCE, e.PermissionDeniedError),
-    ("57 wildcard does not leave the job", {"cap": [{"op": "execution.launch", "res": f"{NS}/jobs/*"}]},
-     f"{NS}/jobs/other", e.PermissionDeniedError),
-    ("56 op unknown", {"cap": [{"op": "execution.explode", "res": RESOURCE}]}, RESOURCE, e.UnknownOperationError),
-    ("58 other tenant", {}, "team-b/jobs/digits", e.CrossTenantError),
-    ("61 governance acts", {"sub": "layer:governance"}, RESOURCE, e.SeparationOfDutyError),
-    ("agent launches", {"sub": f"agent:{NS}/digits/w-0", "pod": "w-0", "ranks": "0"}, RESOURCE,
-     e.PermissionDeniedError),
-    ("lease for a one-shot operation", {"one": False}, RESOURCE, e.OneShotRequiredError),
-    ("69 log injection", {}, "team-a/jobs/x\n\x1b[31mroot allowed", e.InvalidResourceError),
-    ("69 one megabyte", {}, "a" * 1_000_000, e.InvalidResourceError),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("claims", "resource", "expected"), [d[1:] for d in DENIALS], ids=[name for name, *_ in DENIALS]
-)
-async def test_denials(world: World, claims: dict[str, Any], resource: str, expected: type[e.CapabilityError]) -> None:
-    token = world.launch_token(**claims)
-    with pytest.raises(e.CapabilityError) as caught:
-        await world.launch(token, resource)
-    assert type(caught.value) is expected
-    assert world.execution.done == []
-    (record,) = world.sink.records
-    assert (record.stage, record.decision, record.reason) == (Stage.DENY, Decision.DENY, expected.code)
-    assert record.subject == (claims.get("sub") or "layer:execution")
-    text = record.canonical().decode()
-    assert token not in text
-    assert not TOKEN.search(text)
-    assert len(text) < 4_096
-    assert text.isascii()
-    assert text.isprintable()
-
-
-async def test_subject_of_a_forged_token_is_not_believed(world: World) -> None:
-    forged = Signer(world.clock).token(header=world.signer.header(), sub="layer:execution")
-    with pytest.raises(e.InvalidSignatureError):
-        await world.launch(forged)
-    assert world.sink.records[0].subject == "unverified"
-
-
-async def test_unknown_operation_is_one_printable_record(world: World) -> None:
-    with pytest.raises(e.UnknownOperationError):
-        await world.gate.call(None, "x\n\x1b[2J" + "y" * 100, RESOURCE, Empty())
-    (record,) = world.sink.records
-    assert record.layer == "unknown"
-    assert record.op.isprintable()
-    assert len(record.op) == 64
 
 
 async def test_revoked_token_with_a_warm_cache(world: World) -> None:
