@@ -14,9 +14,9 @@ from kuangchao_contracts.plan import ParallelPlan, TrainingSpec
 Attempt = Annotated[int, Field(ge=1)]
 PodIndex = Annotated[int, Field(ge=0, le=16_383)]
 Rank = Annotated[int, Field(ge=0, le=1_048_575)]
-
 MAX_HEADS_TEXT = 640
 """Characters of an audit record that the heads of operation logs may take."""
+
 
 class LaunchSpec(Contract):
     """All that a pod needs to know to run its share; the same for every pod of the job."""
@@ -94,9 +94,6 @@ class RankReport(Contract):
     error_kind: Annotated[str, Field(max_length=64)] | None = None
 
 
-class HeartbeatRequest(Contract):
-    """Sent by each agent once a second. Metrics are decimal texts and come from rank 0 only."""
-
 class RankNote(Contract):
     """What a rank's gate has to tell the store: calls that it refused or, `allowed`, let pass in the grace period."""
 
@@ -120,18 +117,21 @@ class RankNotes(Contract):
     notes: Annotated[tuple[RankNote, ...], Field(min_length=1, max_length=64)]
 
 
+class HeartbeatRequest(Contract):
+    """Sent by each agent once a second. Metrics are decimal texts and come from rank 0 only."""
+
     join: JoinRequest
     """What this agent joined with, so that a restarted operator knows the gang again from heartbeats alone."""
     ranks: Annotated[tuple[RankReport, ...], Field(max_length=1024)]
     metrics: Annotated[dict[str, Annotated[str, Field(max_length=64)]], Field(max_length=32)] = {}
     oplog_head: Annotated[str, Field(max_length=64)] = ""
     oplog_count: Annotated[int, Field(ge=0)] = 0
-
-
-class Directive(StrEnum):
     notes: RankNotes | None = None
     lease_overdue_seconds: Annotated[int, Field(ge=1)] | None = None
     """How long ranks of this pod have acted in this attempt on leases that had expired; None: never."""
+
+
+class Directive(StrEnum):
     """What the agent must do next."""
 
     CONTINUE = "Continue"
@@ -144,11 +144,11 @@ class HeartbeatReply(Contract):
 
     attempt: Annotated[int, Field(ge=0)]
     directive: Directive
+    notes_stored: int | None = None
+    """`seq` of the newest batch of notes that is stored; only in answers to requests that carry one."""
 
 
 class CommitRequest(Contract):
-    notes_stored: int | None = None
-    """`seq` of the newest batch of notes that is stored; only in answers to requests that carry one."""
     """Ask that a checkpoint becomes part of the ledger."""
 
     path: ShortText
