@@ -19,7 +19,7 @@ from kuangchao_contracts import resources
 from kuangchao_contracts.audit import AuditClass, AuditRecord, AuditSink, Decision, Stage, new_opid, now
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
-from kuangchao_contracts.claims import SYSTEM, Claims
+from kuangchao_contracts.claims import SYSTEM, WORKER_ROLES, Claims
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Operation, Port, operations
@@ -41,6 +41,10 @@ class Fence(ABC):
     @abstractmethod
     def revoked(self, jti: str) -> bool:
         """Whether this token was taken back before its time."""
+
+    def job_revoked(self, job_uid: str) -> bool:  # noqa: ARG002  # where nobody can take jobs back, none is
+        """Whether all tokens that a job's workers hold were taken back."""
+        return False
 
 
 @dataclass(slots=True)
@@ -299,7 +303,7 @@ def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence, poli
     """
     if not spec.stale_ok:
         check_attempt(claims, 1 if claims.juid == SYSTEM else fence.attempt(claims.juid))
-    if fence.revoked(claims.jti):
+    if fence.revoked(claims.jti) or (claims.role in WORKER_ROLES and fence.job_revoked(claims.juid)):
         raise e.RevokedTokenError("token was revoked")
     segments = resources.parse(resource)
     if segments[0] != claims.ns:

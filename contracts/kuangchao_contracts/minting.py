@@ -14,6 +14,7 @@ JWKS_PATH: Final = "/v1/jwks"
 CA_PATH: Final = "/v1/ca"
 CERTIFICATE_PATH: Final = "/v1/certificate"
 POLICY_PATH: Final = "/v1/policy"
+DENY_PATH: Final = "/v1/deny"
 MAX_BATCH: Final = 1_024
 
 
@@ -56,6 +57,12 @@ class MintReply(Contract):
     """Answer to a batch, in its order."""
 
     tokens: tuple[MintedToken, ...]
+
+
+class DenyRequest(Contract):
+    """Never sign with this key again; everybody refuses what it signed. Cannot be undone; answered by the JWKS."""
+
+    kid: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{43}$")]
 
 
 class CertificateRequest(Contract):

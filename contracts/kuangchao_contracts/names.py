@@ -20,6 +20,11 @@ LABEL_NODE = f"{GROUP}/node"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_TOKEN = f"{GROUP}/token"
 ANNOTATION_TOKEN_REVISION = f"{GROUP}/token-rev"
+LABEL_DELIVERY = f"{GROUP}/token-delivery"
+"""How a pod gets its tokens: by exchange; without the label by its Secret."""
+BY_EXCHANGE = "exchange"
+REVOCATIONS = "kuangchao-revocations"
+"""ConfigMap of the release namespace: which tokens, keys and jobs are taken back."""
 
 MAX_JOB_NAME = 45
 """Longest job name whose longest child name, <job>-<uid 6>-<incarnation 4>-<index 5>, is a DNS label still (63)."""

@@ -64,6 +64,7 @@ class Reason(StrEnum):
     # stopped by a person
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
+    REVOKED = "Revoked"
     # refused
     INVALID_SPEC = "InvalidSpec"
     INFEASIBLE = "Infeasible"
@@ -93,6 +94,7 @@ class Reason(StrEnum):
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
     AUDIT_UNAVAILABLE = "AuditUnavailable"
     LEASE_OVERDUE = "LeaseOverdue"
+    TOKENS_EXPIRING = "TokensExpiring"
     LAYOUT_UNMANAGED = "LayoutUnmanaged"
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from kuangchao_contracts.base import Contract, Name, ShortText, Text
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, OplogHeads, Step
+from kuangchao_contracts.keys import MAX_DENIED, Jwks
 from kuangchao_contracts.plan import ParallelPlan, TrainingSpec
 
 Attempt = Annotated[int, Field(ge=1)]
@@ -48,6 +49,8 @@ class JoinRequest(Contract):
     """Port of the store that the agent of pod 0 has opened for this attempt; 0 from the others."""
     store_prefix: ShortText = ""
     """Random prefix that pod 0 drew for this attempt; "" from the others."""
+    pod_uid: Annotated[str, Field(max_length=64)] = ""
+    """UID of the pod as it knows it itself; "" where pods have none (local runs)."""
 
     def audit_text(self) -> str:
         """Which pod joined which attempt."""
@@ -192,7 +195,9 @@ class FeedReply(Contract):
     attempt: Annotated[int, Field(ge=0)]
     policy_generation: Annotated[int, Field(ge=0)]
     revoked: Annotated[tuple[str, ...], Field(max_length=4096)] = ()
-    denied_kids: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+    denied_kids: Annotated[tuple[str, ...], Field(max_length=MAX_DENIED)] = ()
+    jwks: Jwks | None = None
+    """The issuer's keys, while some are denied: their successor signs at once, before any mounted copy shows it."""
 
 
 class ExchangeRequest(Contract):

@@ -8,6 +8,10 @@ from kuangchao_contracts import errors as e
 from kuangchao_contracts.base import Contract
 
 CALL_PATH: Final = "/v1/call/"
+TOKEN_PATH: Final = "/v1/token"
+"""POST with a projected ServiceAccount token as bearer and no body: answered by the pod's TokenBundle."""
+ACCOUNT_AUDIENCE: Final = "kuangchao-token-exchange"
+"""Audience of that token. It is worth nothing at the API server, and no other token is worth anything here."""
 TOKEN_BUNDLE: Final = "bundle.json"
 
 

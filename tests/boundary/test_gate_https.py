@@ -117,11 +117,11 @@ class World:
         self.directory, self.issuer = directory, issuer
         self.published: list[Trust] = []
         self.trust = TrustLoop(issuer, self.publish)
-        self.fence, self.state = JobFence(time.time), State()
+        self.fence, self.state = JobFence(), State()
         self.sink = StoreSink(directory / "audit", time.time)
         self.gate = Gate("operator", TokenVerifier(self.trust.keys, ISSUER), self.fence, self.sink)
         self.tokens = LayerTokens(issuer, self.fence, time.time)
-        door = FrontDoor(issuer, self.fence, time.time, lambda: self.trust.jwks().denied)
+        door = FrontDoor(issuer, self.fence, time.time, self.trust.jwks)
         for port in (Execution(), self.state, door, GovernanceService(directory / "audit", lambda: self.sink.dropped)):
             self.gate.register(port)
         self.certificate = ServingCertificate(issuer, ["gate.test"], ["127.0.0.1"], time.time)
@@ -269,7 +269,7 @@ async def test_feed_tells_a_late_worker_that_it_is_late(world: World) -> None:
     bundle = (await world.tokens.worker_bundles(JOB, 1, [POD]))[0]
     lease = bundle.token("agent", "kc:interface")
     world.fence.set(JOB.uid, 2)
-    world.fence.revoke("A" * 22, int(time.time()) + 60)
+    world.fence.take_back({"A" * 22: int(time.time()) + 60}, ())
     status, answer = await world.call("interface.feed", lease)
     assert status == 200
     feed = FeedReply.model_validate(answer)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -44,8 +45,9 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     await parts.issuer.wait_ready(ISSUER_SECONDS)
     await parts.sink.start()
     stack.push_async_callback(parts.sink.close)
-    await _first_list(parts)
+    await _patiently(parts.reader.fill)
     await parts.trust.refresh()
+    await _patiently(parts.revocations.look)
     await parts.certificate.renew()
     parts.loops.align_fence()
     await parts.gate_server.start(settings.host, settings.gate_port, parts.certificate.context)
@@ -54,15 +56,15 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         await _start_intake(settings, parts, stack)
 
 
-async def _first_list(parts: Parts) -> None:
-    """The API server may come up after us."""
+async def _patiently(read: Callable[[], Awaitable[None]]) -> None:
+    """Read something of the API server for the first time: it may come up after us."""
     for attempt in range(FIRST_LIST_TRIES):
         try:
-            return await parts.reader.fill()
+            return await read()
         except UnavailableError as error:
             logger.warning("waiting for the API server: %s", error)
             await asyncio.sleep(min(5.0, 0.25 * 2**attempt))
-    return await parts.reader.fill()
+    return await read()
 
 
 async def _start_intake(settings: Settings, parts: Parts, stack: AsyncExitStack) -> None:
@@ -81,6 +83,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         parts.trust.keep(),
         parts.certificate.keep(),
         parts.pools.keep(),
+        parts.revocations.keep(),
         every(GOVERNANCE_SECONDS, "governance token", parts.governance.deliver, rng),
         _resync(parts, rng),
         _decide(parts, watching),

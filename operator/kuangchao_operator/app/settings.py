@@ -29,6 +29,8 @@ class Settings(BaseSettings):
     """tls.crt, tls.key and ca.crt of the API server's audit intake; unset: no intake."""
     job_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     """Namespaces that may hold jobs, comma-separated; empty: all."""
+    exchange_above_pods: Annotated[int, Field(ge=0, le=names.MAX_PODS)] = 64
+    """Jobs with more pods than this get no token Secrets: each pod exchanges an account token of its own."""
     host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known beforehand
     gate_port: Annotated[int, Field(ge=0, le=65_535)] = 8443
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 9090

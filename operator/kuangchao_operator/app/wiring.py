@@ -1,6 +1,7 @@
 """Composition root: every part of the operator is made here, once, and given what it needs. Decides nothing."""
 
 import ipaddress
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import kopf
 
 from kuangchao_contracts.api import TrainingJob
-from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.errors import ConflictError, KuangchaoError
 from kuangchao_contracts.gate import Gate
 from kuangchao_contracts.tokens import TokenVerifier
 from kuangchao_operator.app.authority import ExecutionAuthority
@@ -20,6 +21,8 @@ from kuangchao_operator.app.health import HealthServer
 from kuangchao_operator.app.metrics import Metrics
 from kuangchao_operator.app.settings import Settings
 from kuangchao_operator.audit.sink import StoreSink
+from kuangchao_operator.gate.accountdoor import AccountDoor
+from kuangchao_operator.gate.accounts import AccountExchange
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.frontdoor import FrontDoor
 from kuangchao_operator.gate.issuer_client import IssuerClient
@@ -38,9 +41,12 @@ from kuangchao_operator.kube.launcher import KubeLauncher
 from kuangchao_operator.kube.plans import KubePlans
 from kuangchao_operator.kube.pools import CachedDescriptors
 from kuangchao_operator.kube.reader import Reader
+from kuangchao_operator.kube.revocations import RevocationKeeper
 from kuangchao_operator.kube.snapshot import KubeFacts
 from kuangchao_operator.kube.status import KubeJobStore
+from kuangchao_operator.kube.tokenreview import TokenReviews
 from kuangchao_operator.kube.trust import TrustPublisher
+from kuangchao_operator.kube.workerpods import CachedWorkerPods
 from kuangchao_operator.kube.writer import Writer
 from kuangchao_operator.layers.execution.decide import decide
 from kuangchao_operator.layers.execution.pods import PodSettings
@@ -55,6 +61,7 @@ from kuangchao_operator.shell.locks import PoolLocks
 from kuangchao_operator.shell.loop import LoopPorts
 
 PROCESS = "operator"
+logger = logging.getLogger(__name__)
 
 
 def utc_now() -> datetime:
@@ -87,6 +94,7 @@ class Parts:
     loops: JobLoops
     pools: PoolKeeper
     governance: GovernanceToken
+    revocations: RevocationKeeper
     health: HealthServer
     metrics: Metrics
     registry: kopf.OperatorRegistry
@@ -98,7 +106,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     rng, watches, ready = random.Random(), WatchClock(), Ready()
     cache, writer = Cache(), Writer(api)
     issuer = IssuerClient(settings.issuer_socket)
-    fence = JobFence(time.time)
+    fence = JobFence()
     tokens = LayerTokens(issuer, fence, time.time)
     publisher = TrustPublisher(writer)
     trust = TrustLoop(issuer, _publishing(settings, publisher, cache))
@@ -106,7 +114,14 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     gate = Gate(PROCESS, TokenVerifier(trust.keys, settings.issuer), fence, sink)
     store, plans, events = KubeJobStore(api, cache), KubePlans(api), EventWriter(api, utc_now)
     launcher = KubeLauncher(
-        writer, cache, plans, tokens, publisher, _pod_settings(settings, cache), lambda: str(time.time_ns())
+        writer,
+        cache,
+        plans,
+        tokens,
+        publisher,
+        _pod_settings(settings, cache),
+        lambda: str(time.time_ns()),
+        settings.exchange_above_pods,
     )
 
     def heard(job_uid: str) -> None:
@@ -115,7 +130,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     agents = AgentRegistry(utc_now, heard)
     effects = KubeEffects(writer, cache, plans, events, launcher)
     ports = LoopPorts(
-        facts=KubeFacts(api, cache, store, agents, plans, utc_now, settings.namespace),
+        facts=KubeFacts(api, cache, store, agents, plans, utc_now, settings.namespace, fence.job_revoked),
         effects=effects,
         store=store,
         fence=fence,
@@ -132,9 +147,22 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         ExecutionService(store, plans, launcher, agents, sink),
         StateService(store, utc_now),
         GovernanceService(settings.audit_dir, lambda: sink.dropped),
-        FrontDoor(issuer, fence, time.time, lambda: trust.jwks().denied),
+        FrontDoor(issuer, fence, time.time, trust.jwks),
     ):
         gate.register(service)
+    governance = GovernanceToken(writer, tokens, settings.namespace)
+    revocations = RevocationKeeper(
+        api,
+        settings.namespace,
+        fence,
+        trust,
+        sink,
+        utc_now,
+        PROCESS,
+        reissue=_reissue(tokens, loops, governance),
+        wake=lambda uid: loops.wake(uid, hurry=True),
+    )
+    accounts = AccountExchange(TokenReviews(api), CachedWorkerPods(cache), fence, tokens, sink, utc_now, PROCESS)
     registry = kopf.OperatorRegistry()
     register(registry, cache, watches)
     metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))
@@ -146,10 +174,11 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         certificate=ServingCertificate(issuer, gate_names(settings), gate_addresses(settings), time.time),
         sink=sink,
         gate=gate,
-        gate_server=GateServer(gate, trust.jwks),
+        gate_server=GateServer(gate, trust.jwks, others=AccountDoor(accounts.exchange).routes()),
         loops=loops,
         pools=PoolKeeper(cache, writer, events, utc_now, rng),
-        governance=GovernanceToken(writer, tokens, settings.namespace),
+        governance=governance,
+        revocations=revocations,
         health=HealthServer(metrics, ready),
         metrics=metrics,
         registry=registry,
@@ -166,6 +195,20 @@ def _publishing(settings: Settings, publisher: TrustPublisher, cache: Cache) -> 
         await publisher.update(trust.ca_pem, jwks, settings.issuer, {settings.namespace, *running})
 
     return publish
+
+
+def _reissue(tokens: LayerTokens, loops: JobLoops, governance: GovernanceToken) -> Callable[[], Awaitable[None]]:
+    """Has everything minted anew; governance's token comes with its next round should it fail now."""
+
+    async def reissue() -> None:
+        tokens.forget_all()
+        loops.renew_tokens()
+        try:
+            await governance.deliver()
+        except KuangchaoError as error:
+            logger.warning("governance keeps its token for now: %s", error)
+
+    return reissue
 
 
 def _pod_settings(settings: Settings, cache: Cache) -> Callable[[TrainingJob], PodSettings]:

@@ -1,7 +1,8 @@
-"""The operator's fence: the current attempt of each job, as a copy of what the stored status says."""
+"""The operator's fence: the current attempt of each job, as a copy of what the stored status says, and what people
+have taken back before its time."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kuangchao_contracts.gate import Fence
@@ -13,11 +14,11 @@ MAX_CLOSED: Final = 100_000
 class JobFence(Fence):
     """Fed by the shell; unknown jobs are closed, so nothing is let in before the facts are known."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._current: dict[str, int] = {}
         self._closed: OrderedDict[str, int] = OrderedDict()
         self._revoked: dict[str, int] = {}
+        self._revoked_jobs: frozenset[str] = frozenset()
 
     def set(self, job_uid: str, attempt: int) -> None:
         """This attempt is current. Never goes back; a closed job opens again only with a higher attempt."""
@@ -34,11 +35,10 @@ class JobFence(Fence):
             while len(self._closed) > MAX_CLOSED:
                 self._closed.popitem(last=False)
 
-    def revoke(self, jti: str, expires: int) -> None:
-        """Take one token back before its time."""
-        now = self._clock()
-        self._revoked = {old: end for old, end in self._revoked.items() if end + 60 > now}
-        self._revoked[jti] = expires
+    def take_back(self, tokens: Mapping[str, int], jobs: Iterable[str]) -> None:
+        """Exactly these tokens (with the time of their end) and the tokens of these jobs are taken back from now on."""
+        self._revoked = dict(sorted(tokens.items(), key=lambda entry: entry[1]))
+        self._revoked_jobs = frozenset(jobs)
 
     def attempt(self, job_uid: str) -> int | None:
         """Current attempt, None when closed or unknown."""
@@ -48,6 +48,10 @@ class JobFence(Fence):
         """Whether the token was taken back."""
         return jti in self._revoked
 
+    def job_revoked(self, job_uid: str) -> bool:
+        """Whether everything that the job's workers hold was taken back."""
+        return job_uid in self._revoked_jobs
+
     def revocations(self) -> tuple[str, ...]:
-        """Tokens taken back that could still be used, newest last."""
+        """Tokens taken back, the one that lives longest last."""
         return tuple(self._revoked)

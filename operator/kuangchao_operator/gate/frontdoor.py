@@ -1,12 +1,13 @@
 """The workers' two endpoints at every size of job: exchange a lease for a one-shot, and the feed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts import resources
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.claims import Claims, Grant
+from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.minting import MintRequest
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
@@ -29,10 +30,10 @@ class FrontDoor(InterfaceControl):
         issuer: Issuer,
         fence: JobFence,
         clock: Callable[[], float],
-        denied_kids: Callable[[], Iterable[str]],
+        jwks: Callable[[], Jwks],
         policies: PolicyBook | None = None,
     ) -> None:
-        self._issuer, self._fence, self._clock, self._denied_kids = issuer, fence, clock, denied_kids
+        self._issuer, self._fence, self._clock, self._jwks = issuer, fence, clock, jwks
         self._policies = policies or PolicyBook()
 
     async def exchange(self, capability: Capability, request: ExchangeRequest) -> ExchangeReply:
@@ -51,11 +52,13 @@ class FrontDoor(InterfaceControl):
 
     async def feed(self, capability: Capability, request: Empty) -> FeedReply:  # noqa: ARG002  # port's signature
         """What the holder must know to judge tokens by itself; attempt 0 when the job is closed."""
+        jwks = self._jwks()
         return FeedReply(
             attempt=self._fence.attempt(capability.claims.juid) or 0,
             policy_generation=self._policies.current.generation,
             revoked=self._fence.revocations()[-MAX_REVOKED:],
-            denied_kids=tuple(self._denied_kids()),
+            denied_kids=jwks.denied,
+            jwks=jwks if jwks.denied else None,
         )
 
 

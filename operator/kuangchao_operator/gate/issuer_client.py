@@ -15,12 +15,14 @@ from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.minting import (
     CA_PATH,
     CERTIFICATE_PATH,
+    DENY_PATH,
     JWKS_PATH,
     MAX_BATCH,
     MINT_PATH,
     CaBundle,
     CertificateReply,
     CertificateRequest,
+    DenyRequest,
     MintBatch,
     MintedToken,
     MintReply,
@@ -71,6 +73,10 @@ class IssuerClient:
     async def jwks(self) -> Jwks:
         """Public keys."""
         return await self._ask("GET", JWKS_PATH, Jwks)
+
+    async def deny(self, kid: str) -> Jwks:
+        """Have a signing key refused for good; the public keys without it."""
+        return await self._ask("POST", DENY_PATH, Jwks, DenyRequest(kid=kid))
 
     async def ca(self) -> str:
         """PEM of the CAs to trust."""

@@ -103,6 +103,10 @@ class LayerTokens:
         """Drop the leases kept for a job that is gone."""
         self._leases = {key: lease for key, lease in self._leases.items() if key[1].uid != job_uid}
 
+    def forget_all(self) -> None:
+        """Drop all leases kept: the key that signed them may be denied."""
+        self._leases = {}
+
     async def _lease(self, holder: Layer, job: JobRef, op: str, attempt: int | None) -> str:
         key = (holder.subject, job, op, attempt or 0)
         async with self._lock:

@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from aiohttp import web
@@ -33,8 +33,15 @@ _BEARER = re.compile(r"Bearer ([A-Za-z0-9._-]+)", re.ASCII)
 class GateServer:
     """Serves a gate to workers and to governance."""
 
-    def __init__(self, gate: Gate, jwks: Callable[[], Jwks], request_seconds: float = REQUEST_SECONDS) -> None:
-        self._gate, self._jwks, self._request_seconds = gate, jwks, request_seconds
+    def __init__(
+        self,
+        gate: Gate,
+        jwks: Callable[[], Jwks],
+        request_seconds: float = REQUEST_SECONDS,
+        others: Iterable[web.RouteDef] = (),
+    ) -> None:
+        """`others`: routes of neighbours that answer at the same port."""
+        self._gate, self._jwks, self._request_seconds, self._others = gate, jwks, request_seconds, tuple(others)
         self._runner: web.AppRunner | None = None
 
     def app(self) -> web.Application:
@@ -43,6 +50,7 @@ class GateServer:
         app.router.add_post(CALL_PATH + "{op}", self._call)
         app.router.add_get(HEALTH_PATH, self._health)
         app.router.add_get(JWKS_PATH, self._keys)
+        app.router.add_routes(self._others)
         return app
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext) -> int:

@@ -53,6 +53,11 @@ class JobLoops:
         if entry is not None:
             entry[0].wake(urgent=hurry)
 
+    def renew_tokens(self) -> None:
+        """Have the tokens of all running jobs minted anew."""
+        for loop, _ in self._loops.values():
+            loop.renew_tokens()
+
     def changed(self, change: Change) -> None:
         """Take in a change of the cache."""
         if not self._started:

@@ -41,10 +41,11 @@ class KubeLauncher(Launcher):
         trust: TrustPublisher,
         settings: Callable[[TrainingJob], PodSettings],
         revision: Callable[[], str],
+        exchange_above: int,
     ) -> None:
         self._writer, self._cache, self._plans = writer, cache, plans
         self._tokens, self._trust, self._settings = tokens, trust, settings
-        self._revision = revision
+        self._revision, self._exchange_above = revision, exchange_above
 
     async def launch(self, job: TrainingJob, attempt: int, incarnation: int) -> None:
         """Make what is missing of an incarnation and give its pods the tokens of this attempt."""
@@ -55,23 +56,31 @@ class KubeLauncher(Launcher):
         if sorted(nodes) != list(range(plan.pods)):
             raise InvalidInputError("status.allocation", sorted(nodes), f"must place pods 0 to {plan.pods - 1}")
         await self._trust.ensure(job.metadata.namespace or "")
-        await self._write_tokens(job, plan, attempt, incarnation)
+        exchange = self._by_exchange(job, plan, incarnation)
+        if not exchange:
+            await self._write_tokens(job, plan, attempt, incarnation)
         await self._writer.apply(build_service(job))
-        there = {pod.fact.index: pod for pod in self._pods(job) if pod.fact.incarnation == incarnation}
+        there = self._of(job, incarnation)
+        settings = self._settings(job).replace(exchange=exchange)
         await together(
             self._mark(there[index], attempt)
             if index in there
-            else self._create(job, plan, node, incarnation, attempt, index)
+            else self._create(job, settings, plan, node, incarnation, attempt, index)
             for index, node in sorted(nodes.items())
         )
 
     async def renew_tokens(self, job: TrainingJob, attempt: int, incarnation: int) -> None:
-        """Rewrite the Secrets, then touch the pods: a kubelet looks at Secrets again at once when its pod changes."""
+        """Rewrite the Secrets, then touch the pods: a kubelet looks at Secrets again at once when its pod changes.
+
+        Pods that exchange account tokens see to it themselves.
+        """
         plan = await self._plans.plan(job)
         if plan is None:
             raise ConflictError("the plan is not recorded yet")
+        if self._by_exchange(job, plan, incarnation):
+            return
         await self._write_tokens(job, plan, attempt, incarnation)
-        await together(self._mark(pod, attempt) for pod in self._pods(job) if pod.fact.incarnation == incarnation)
+        await together(self._mark(pod, attempt) for pod in self._of(job, incarnation).values())
 
     async def stop(self, job: TrainingJob, request: StopRequest) -> None:
         """Delete pods and, unless they drain, tokens of all incarnations up to the requested one."""
@@ -90,12 +99,19 @@ class KubeLauncher(Launcher):
         await self._writer.delete("Service", names.service_name(metadata.name, metadata.uid), metadata.namespace)
         await self._delete_old_plans(job)
 
+    def _by_exchange(self, job: TrainingJob, plan: ParallelPlan, incarnation: int) -> bool:
+        """How the pods of an incarnation get their tokens: as those that exist do, whatever the setting is by now."""
+        there = self._of(job, incarnation)
+        return all(pod.exchanges for pod in there.values()) if there else plan.pods > self._exchange_above
+
     async def _write_tokens(self, job: TrainingJob, plan: ParallelPlan, attempt: int, incarnation: int) -> None:
-        metadata = job.metadata
+        """Tokens name the uid of a pod that exists already; those with which it starts are made before it."""
+        metadata, there = job.metadata, self._of(job, incarnation)
         pods = [
             PodRef(
                 names.pod_name(metadata.name, metadata.uid, incarnation, index),
                 tuple(range(index * plan.per_pod, (index + 1) * plan.per_pod)),
+                there[index].uid if index in there else None,
             )
             for index in range(plan.pods)
         ]
@@ -105,9 +121,16 @@ class KubeLauncher(Launcher):
             await self._writer.apply(secret)
 
     async def _create(
-        self, job: TrainingJob, plan: ParallelPlan, node: str, incarnation: int, attempt: int, index: int
+        self,
+        job: TrainingJob,
+        settings: PodSettings,
+        plan: ParallelPlan,
+        node: str,
+        incarnation: int,
+        attempt: int,
+        index: int,
     ) -> None:
-        body = build_pod(job, plan, node, incarnation, attempt, index, self._settings(job))
+        body = build_pod(job, plan, node, incarnation, attempt, index, settings)
         self._cache.see("Pod", await self._writer.create(body, job.metadata.uid))
 
     async def _mark(self, pod: PodRecord, attempt: int) -> None:
@@ -117,6 +140,10 @@ class KubeLauncher(Launcher):
 
     def _pods(self, job: TrainingJob) -> list[PodRecord]:
         return [pod for pod in self._cache.pods_of(job.metadata.uid) if pod.fact.owned]
+
+    def _of(self, job: TrainingJob, incarnation: int) -> dict[int, PodRecord]:
+        """The pods of an incarnation, by index."""
+        return {pod.fact.index: pod for pod in self._pods(job) if pod.fact.incarnation == incarnation}
 
     async def _live_pods(self, job: TrainingJob) -> list[PodRecord]:
         """The job's own pods as the API server has them now: one that a watch has not shown yet must go too."""

@@ -22,6 +22,9 @@ class PodRecord:
     job: str
     job_uid: str
     fact: PodFact
+    account: str = ""
+    exchanges: bool = False
+    """Whether it gets its tokens by exchange, and not by a Secret."""
 
 
 def pod_record(body: dict[str, Any]) -> PodRecord | None:
@@ -33,7 +36,15 @@ def pod_record(body: dict[str, Any]) -> PodRecord | None:
     if not job_uid or numbers[0] is None or numbers[1] is None:
         return None
     fact = pod_fact(body, numbers[0], numbers[1], owned=controller_uid(body) == job_uid)
-    return PodRecord(metadata["namespace"], metadata["uid"], labels.get(names.LABEL_JOB, ""), job_uid, fact)
+    return PodRecord(
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        job=labels.get(names.LABEL_JOB, ""),
+        job_uid=job_uid,
+        fact=fact,
+        account=str((body.get("spec") or {}).get("serviceAccountName") or ""),
+        exchanges=labels.get(names.LABEL_DELIVERY) == names.BY_EXCHANGE,
+    )
 
 
 def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool) -> PodFact:

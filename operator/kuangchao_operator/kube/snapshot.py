@@ -42,9 +42,10 @@ class KubeFacts(Facts):
         plans: KubePlans,
         clock: Callable[[], datetime],
         release_namespace: str | None,
+        revoked: Callable[[str], bool],
     ) -> None:
         self._api, self._cache, self._store, self._clock = api, cache, store, clock
-        self._agents, self._plans = agents, plans
+        self._agents, self._plans, self._revoked = agents, plans, revoked
         self._release_namespace, self._started = release_namespace, clock()
         self._claims: dict[tuple[str, str], float] = {}
         self._missing: dict[tuple[str, str], dict[str, datetime]] = {}
@@ -67,6 +68,7 @@ class KubeFacts(Facts):
             agents=self._agents.agents(job.metadata.uid),
             storage_problem=problem[1] if problem else None,
             storage_reason=problem[0] if problem else None,
+            revoked=self._revoked(job.metadata.uid),
             release_namespace=self._release_namespace,
             operator_started_at=self._started,
         )

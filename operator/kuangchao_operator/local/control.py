@@ -73,7 +73,7 @@ async def control_plane(run: RunDirectory) -> AsyncIterator[ControlPlane]:
         sink = StoreSink(run.audit, time.time, PROCESS)
         await sink.start()
         stack.push_async_callback(sink.close)
-        fence = JobFence(time.time)
+        fence = JobFence()
         gate = Gate(PROCESS, TokenVerifier(trust.keys, ISSUER, time.time), fence, sink)
         url = await _serve(gate, trust, issuer, stack)
         yield ControlPlane(gate, sink, url, fence, issuer, LayerTokens(issuer, fence, time.time), trust)

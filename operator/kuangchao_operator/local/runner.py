@@ -87,7 +87,7 @@ class Session:
             StrategyService(),
             StateService(self.store, now),
             ExecutionService(self.store, plans, self._launcher, registry, plane.sink),
-            FrontDoor(plane.issuer, plane.fence, time.time, lambda: plane.trust.jwks().denied),
+            FrontDoor(plane.issuer, plane.fence, time.time, plane.trust.jwks),
         ):
             plane.gate.register(service)
         ports = LoopPorts(

@@ -82,6 +82,11 @@ class JobLoop:
             self._urgent.set()
         self._event.set()
 
+    def renew_tokens(self) -> None:
+        """Have the workers' tokens minted anew at once: those that they hold were taken back."""
+        self._memory.outdate_tokens(self._ports.clock())
+        self.wake(urgent=True)
+
     async def run(self) -> None:
         """Run until settled. Cancellation is the only other way out."""
         failures, wake = 0, None

@@ -11,6 +11,7 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import ChildRefusedError
 from kuangchao_contracts.faults import FaultDecision
 from kuangchao_contracts.plan import PlanOutcome
+from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.model import (
     Action,
     Assess,
@@ -103,6 +104,11 @@ class JobMemory:
         key = action.content_hash()
         count = self._failures[key] = self._failures.get(key, 0) + 1
         self._hold(action, now + min(FIRST_DELAY * 2 ** min(count - 1, 6), MAX_DELAY))
+
+    def outdate_tokens(self, now: datetime) -> None:
+        """What was minted is not good any more: from now on it counts as old enough to be minted anew."""
+        if self.tokens_minted_at is not None:
+            self.tokens_minted_at = min(self.tokens_minted_at, now - timedelta(seconds=limits.TOKEN_RENEWAL))
 
     def forgive(self) -> None:
         """The owner changed the job: what failed may work now."""

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.keys import Jwks, KeyState, PublicKey, public_key
+from kuangchao_contracts.keys import MAX_DENIED, Jwks, KeyState, PublicKey, public_key
 from kuangchao_contracts.tokens import MAX_LEASE_SECONDS
 from kuangchao_operator.signing.files import private_directory, write_private
 
@@ -54,6 +54,8 @@ class KeyFile(Contract):
     """Content of `keys.json`, oldest key first."""
 
     keys: Annotated[tuple[KeyTimes, ...], Field(max_length=64)] = ()
+    denied: Annotated[tuple[str, ...], Field(max_length=MAX_DENIED)] = ()
+    """Key ids that nobody may trust any more, newest last."""
 
 
 class KeyStore:
@@ -88,8 +90,28 @@ class KeyStore:
             keys[-1:] = [newest.replace(retires_at=successor.active_at), successor]
         changed = tuple(keys) != self._file.keys
         if changed:
-            self._store(KeyFile(keys=tuple(keys)))
+            self._store(self._file.replace(keys=tuple(keys)))
         return changed
+
+    def deny(self, kid: str) -> bool:
+        """Never sign with a key again, and name it as denied for good. Whether anything changed.
+
+        Its private half is destroyed. If it was signing, its successor signs from now on: verifiers that are told of
+        the denial are told of the new key with it.
+        """
+        if kid in self._file.denied:
+            return False
+        now = int(self._clock())
+        keys = [key for key in self._file.keys if key.kid != kid]
+        if not any(key.state(now) is KeyState.ACTIVE for key in keys):
+            waiting = [key for key in keys if key.state(now) is KeyState.PRE_ACTIVE]
+            keys = [key for key in keys if key not in waiting]
+            keys.append(waiting[0].replace(active_at=now) if waiting else self._make(now, active_at=now))
+        elif keys[-1].state(now) is KeyState.ACTIVE:
+            # what was to follow it may be the key that is denied: another one is planned at its time
+            keys[-1] = keys[-1].replace(retires_at=None)
+        self._store(KeyFile(keys=tuple(keys), denied=(*self._file.denied, kid)[-MAX_DENIED:]))
+        return True
 
     def signing_key(self) -> tuple[str, Ed25519PrivateKey]:
         """Kid and key that sign now. After a clock that jumped back it is the oldest one, which all verifiers know."""
@@ -101,7 +123,8 @@ class KeyStore:
     def jwks(self) -> Jwks:
         """All keys that verifiers must know now; a retiring key says itself until when."""
         now = self._clock()
-        return Jwks(keys=tuple(self._published(k, now) for k in self._file.keys if k.state(now) is not KeyState.GONE))
+        keys = tuple(self._published(k, now) for k in self._file.keys if k.state(now) is not KeyState.GONE)
+        return Jwks(keys=keys, denied=self._file.denied)
 
     def _published(self, key: KeyTimes, now: float) -> PublicKey:
         return public_key(self._private[key.kid].public_key(), key.state(now), key.gone_at)

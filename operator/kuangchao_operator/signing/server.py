@@ -18,11 +18,13 @@ from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
 from kuangchao_contracts.minting import (
     CA_PATH,
     CERTIFICATE_PATH,
+    DENY_PATH,
     JWKS_PATH,
     MINT_PATH,
     POLICY_PATH,
     CaBundle,
     CertificateRequest,
+    DenyRequest,
     MintBatch,
     MintReply,
 )
@@ -50,6 +52,7 @@ class IssuerServer:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors])
         app.router.add_post(MINT_PATH, self._mint)
         app.router.add_get(JWKS_PATH, self._jwks)
+        app.router.add_post(DENY_PATH, self._deny)
         app.router.add_get(CA_PATH, self._bundle)
         app.router.add_post(CERTIFICATE_PATH, self._certificate)
         app.router.add_get(POLICY_PATH, self._policy)
@@ -90,6 +93,12 @@ class IssuerServer:
         return web.json_response(reply.wire())
 
     async def _jwks(self, _: web.Request) -> web.Response:
+        return web.json_response(self._keys.jwks().wire())
+
+    async def _deny(self, request: web.Request) -> web.Response:
+        kid = (await _body(request, DenyRequest)).kid
+        if self._keys.deny(kid):
+            log.warning("key %s is denied, signing with key %s", kid, self._keys.signing_key()[0])
         return web.json_response(self._keys.jwks().wire())
 
     async def _policy(self, _: web.Request) -> web.Response:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import UnavailableError
+from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.run import Empty
 from kuangchao_operator.app import process
 from kuangchao_operator.app.settings import Settings
@@ -35,8 +36,8 @@ class Start:
         self.log: list[str] = []
         self.heard: dict[str, int] = {}
         self._jobs, self._outages = jobs, outages
-        self.cache, self.fence = Cache(), JobFence(time.time)
-        self._door = FrontDoor(cast(Any, None), self.fence, time.time, lambda: ())
+        self.cache, self.fence = Cache(), JobFence()
+        self._door = FrontDoor(cast(Any, None), self.fence, time.time, lambda: Jwks(keys=()))
         ports = cast(LoopPorts, SimpleNamespace(fence=self.fence))
         self.parts = cast(Parts, SimpleNamespace(
             health=SimpleNamespace(start=self._note("health"), stop=self._note("")),
@@ -44,6 +45,7 @@ class Start:
             sink=SimpleNamespace(start=self._note("audit"), close=self._note("")),
             reader=SimpleNamespace(fill=self._fill),
             trust=SimpleNamespace(refresh=self._note("trust")),
+            revocations=SimpleNamespace(look=self._note("revocations")),
             certificate=SimpleNamespace(renew=self._note("certificate"), context=None),
             loops=JobLoops(self.cache, ports),
             gate_server=SimpleNamespace(start=self._serve, stop=self._note("")),
@@ -97,5 +99,5 @@ async def test_agents_of_running_jobs_hear_their_attempt_from_the_first_answer_o
     await start.run(tmp_path)
     assert start.heard == {"running": 3, "suspending": 3, "suspended": 0, "done": 0, "queued": 0}
     assert start.fence.attempt(UID) == 3
-    order = [name for name in start.log if name in ("audit", "list", "gate")]
-    assert order == ["audit", "list", "list", "list", "gate"], "refusals are recorded, facts are there, then it listens"
+    order = [name for name in start.log if name in ("audit", "list", "revocations", "gate")]
+    assert order == ["audit", "list", "list", "list", "revocations", "gate"], "recorded, known, taken back, then it listens"

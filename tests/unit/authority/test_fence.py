@@ -1,20 +1,14 @@
-"""The fence: attempts only rise, closed jobs stay closed, revocations end with their tokens."""
+"""The fence: attempts only rise, closed jobs stay closed, revocations are what the list says now."""
 
 import pytest
 
 from kuangchao_operator.gate import fence as module
 from kuangchao_operator.gate.fence import JobFence
-from tests.unit.authority.kit import Clock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def fence(clock: Clock) -> JobFence:
-    return JobFence(clock)
+def fence() -> JobFence:
+    return JobFence()
 
 
 def test_unknown_jobs_are_closed(fence: JobFence) -> None:
@@ -47,13 +41,10 @@ def test_memory_of_closed_jobs_is_bounded(fence: JobFence, monkeypatch: pytest.M
     assert len(fence._closed) == 10
 
 
-def test_a_revocation_lasts_as_long_as_its_token_could(fence: JobFence, clock: Clock) -> None:
-    fence.revoke("old", int(clock()) + 10)
-    assert fence.revoked("old")
-    clock.now += 69
-    fence.revoke("new", int(clock()) + 10)
-    assert fence.revocations() == ("old", "new")
-    clock.now += 1
-    fence.revoke("newer", int(clock()) + 10)
-    assert fence.revocations() == ("new", "newer")
-    assert not fence.revoked("old")
+def test_what_is_taken_back_is_exactly_what_the_list_says(fence: JobFence) -> None:
+    fence.take_back({"late": 20, "soon": 10}, ["a"])
+    assert (fence.revoked("late"), fence.revoked("other")) == (True, False)
+    assert fence.revocations() == ("soon", "late")
+    assert (fence.job_revoked("a"), fence.job_revoked("b")) == (True, False)
+    fence.take_back({"soon": 10}, ())
+    assert (fence.revoked("late"), fence.job_revoked("a")) == (False, False)

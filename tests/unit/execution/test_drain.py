@@ -46,7 +46,7 @@ def save(world: World, step: int, attempt: int = 1) -> None:
 
 def gate(world: World) -> int | None:
     """The attempt that the gate lets in."""
-    fence = JobFence(lambda: 0.0)
+    fence = JobFence()
     align(fence, world.job)
     return fence.attempt(UID)
 

@@ -88,9 +88,9 @@ def test_pod_mounts_its_own_key_alone_and_no_token_is_in_the_environment() -> No
         "defaultMode": 0o440,
         "items": [{"key": token_key(1), "path": "bundle.json", "mode": 0o440}],
     }
-    env = {e["name"]: e["value"] for e in spec["containers"][0]["env"]}
+    env = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
     assert set(env) == {
-        f"KUANGCHAO_{n}" for n in ("GATE_URL", "POD", "POD_INDEX", "INCARNATION", "HOST", "GRACE_SECONDS")
+        f"KUANGCHAO_{n}" for n in ("GATE_URL", "POD", "POD_INDEX", "INCARNATION", "HOST", "GRACE_SECONDS", "POD_UID")
     }
     assert env["KUANGCHAO_HOST"] == f"w-3-1.{names.service_name('job', UID)}.team.svc"
     secret = build_secrets(
@@ -99,6 +99,36 @@ def test_pod_mounts_its_own_key_alone_and_no_token_is_in_the_environment() -> No
     assert [s["metadata"]["name"] for s in secret] == [secret_of(job, 3, 0)]
     assert json.loads(base64.b64decode(secret[0]["data"]["pod-1"]))["tokens"] == {"agent/kc:execution": "eyJh"}
     assert "eyJ" not in json.dumps(pod(job))
+
+
+def test_a_pod_that_exchanges_mounts_no_secret_but_an_account_token_that_is_good_for_nothing_else() -> None:
+    body = pod(settings=SETTINGS.replace(exchange=True))
+    volumes = {v["name"]: v for v in body["spec"]["volumes"]}
+    assert "secret" not in json.dumps(volumes)
+    assert volumes["kuangchao-token"]["emptyDir"]["medium"] == "Memory"
+    assert volumes["kuangchao-account"]["projected"]["sources"] == [
+        {
+            "serviceAccountToken": {
+                "audience": "kuangchao-token-exchange",
+                "expirationSeconds": 600,
+                "path": "token",
+            }
+        }
+    ]
+    container = body["spec"]["containers"][0]
+    mounts = {m["name"]: m for m in container["volumeMounts"]}
+    account, token = mounts["kuangchao-account"], mounts["kuangchao-token"]
+    assert (account["mountPath"], account["readOnly"]) == ("/var/run/kuangchao/account", True)
+    assert (token["mountPath"], token["readOnly"]) == ("/var/run/kuangchao/token", False)
+    env = {e["name"]: e.get("value") for e in container["env"]}
+    assert env["KUANGCHAO_ACCOUNT_TOKEN"] == "/var/run/kuangchao/account/token"
+    assert body["metadata"]["labels"][names.LABEL_DELIVERY] == "exchange"
+    assert body["spec"]["automountServiceAccountToken"] is False
+
+
+def test_a_pod_learns_its_uid_and_says_nothing_secret_by_it() -> None:
+    env = {e["name"]: e for e in pod()["spec"]["containers"][0]["env"]}
+    assert env["KUANGCHAO_POD_UID"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
 
 
 def test_devices_become_resources() -> None:
@@ -159,7 +189,7 @@ def test_template_and_overrides_are_merged() -> None:
     body = pod(make_job(template=template, pod_overrides=overrides))
     train, side = body["spec"]["containers"]
     assert (train["image"], train["imagePullPolicy"], side["image"]) == ("mine:2", "Never", "side:1")
-    env = {e["name"]: e["value"] for e in train["env"]}
+    env = {e["name"]: e.get("value") for e in train["env"]}
     assert (env["A"], env["B"], env["KUANGCHAO_GRACE_SECONDS"]) == ("2", "3", "300")
     assert [t["key"] for t in body["spec"]["tolerations"]] == ["gpu", "other"]
     assert body["metadata"]["labels"]["team"] == "x"
@@ -200,6 +230,15 @@ DENIED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}}, "podOverrides.spec.volumes[0].hostPath"),
     ({"spec": {"volumes": [{"name": "v", "projected": {}}]}}, "podOverrides.spec.volumes[0].projected"),
     ({"spec": {"volumes": [{"name": "kuangchao-token", "emptyDir": {}}]}}, "podOverrides.spec.volumes[0].name"),
+    ({"spec": {"volumes": [{"name": "kuangchao-account", "emptyDir": {}}]}}, "podOverrides.spec.volumes[0].name"),
+    (
+        {
+            "spec": {
+                "containers": [{"name": "side", "volumeMounts": [{"name": "kuangchao-account", "mountPath": "/a"}]}]
+            }
+        },
+        "podOverrides.spec.containers[0].volumeMounts[0].name",
+    ),
     (
         {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "job-0a1b2c-0-tokens"}}]}},
         "podOverrides.spec.volumes[0].secret.secretName",

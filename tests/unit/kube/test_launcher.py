@@ -43,6 +43,6 @@ async def test_a_placement_that_is_not_the_whole_gang_makes_no_pod(shares: tuple
     world.settle()
     job = world.job.model_copy(update={"status": world.status.replace(allocation=shares)})
     nothing: Any = Untouchable()
-    launcher = KubeLauncher(nothing, nothing, Plans(world), nothing, nothing, nothing, nothing)
+    launcher = KubeLauncher(nothing, nothing, Plans(world), nothing, nothing, nothing, nothing, 64)
     with pytest.raises(InvalidInputError, match="must place pods 0 to 3"):
         await launcher.launch(job, 1, 0)

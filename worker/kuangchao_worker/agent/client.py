@@ -14,10 +14,16 @@ import aiohttp
 from pydantic import ValidationError
 
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.errors import AuditUnavailableError, UnavailableError
+from kuangchao_contracts.errors import (
+    AuditUnavailableError,
+    CapabilityError,
+    DeniedError,
+    ExchangeDeniedError,
+    UnavailableError,
+)
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.run import ExchangeReply, ExchangeRequest
-from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, ErrorReply, to_error
+from kuangchao_contracts.wire import CALL_PATH, TOKEN_PATH, CallEnvelope, ErrorReply, TokenBundle, to_error
 from kuangchao_worker.pod.tokens import TokenFile
 
 R = TypeVar("R", bound=Contract)
@@ -40,10 +46,13 @@ class GateClient:
         timeout: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_refused` is told when the gate did not take a lease, which another one may mend."""
         self._url, self._tokens, self._ca_file = url, tokens, ca_file
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(5.0, timeout))
         self._clock, self._jitter = clock, jitter
+        self._on_refused = on_refused
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "GateClient":
@@ -59,7 +68,19 @@ class GateClient:
 
         Raises UnavailableError when there is no answer.
         """
-        return await self._post(self._tokens.token("agent", OPERATIONS[op].layer), op, resource, request, answer)
+        try:
+            return await self._post(self._tokens.token("agent", OPERATIONS[op].layer), op, resource, request, answer)
+        except CapabilityError as error:
+            if not isinstance(error, DeniedError):
+                self._on_refused()
+            raise
+
+    async def exchange_account(self, account_token: str) -> TokenBundle:
+        """The pod's bundle for its account token. Raises ExchangeDeniedError, or UnavailableError without an answer."""
+        try:
+            return await self._send(TOKEN_PATH, account_token, None, TokenBundle)
+        except DeniedError:
+            raise ExchangeDeniedError("the control plane gives this pod no tokens") from None
 
     async def one_shot(self, op: str, resource: str, request: Contract, answer: type[R]) -> R:
         """One consequential call: exchange the lease for a one-shot, then use that up."""
@@ -82,20 +103,25 @@ class GateClient:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _post(self, token: str, op: str, resource: str, request: Contract, answer: type[R]) -> R:
-        body = CallEnvelope(resource=resource, request=request.wire()).wire()
+        return await self._send(
+            f"{CALL_PATH}{op}", token, CallEnvelope(resource=resource, request=request.wire()), answer
+        )
+
+    async def _send(self, path: str, token: str, body: Contract | None, answer: type[R]) -> R:
+        what = path.rsplit("/", 1)[-1]
         try:
             session = self._open_session()
             async with session.post(
-                f"{self._url}{CALL_PATH}{op}",
-                json=body,
+                f"{self._url}{path}",
+                json=body.wire() if body is not None else None,
                 headers={"Authorization": f"Bearer {token}"},
                 allow_redirects=False,
             ) as reply:
                 status, raw = reply.status, await reply.content.read(MAX_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self._drop_session()
-            raise UnavailableError(f"{op}: {type(error).__name__}") from None
-        return _parse(op, status, raw, answer)
+            raise UnavailableError(f"{what}: {type(error).__name__}") from None
+        return _parse(what, status, raw, answer)
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Final
 
 from kuangchao_contracts.claims import Claims
@@ -16,14 +16,16 @@ from kuangchao_contracts.errors import (
     UnavailableError,
 )
 from kuangchao_contracts.names import job_resource
-from kuangchao_contracts.run import Empty, FeedReply, JoinReply, JoinRequest
+from kuangchao_contracts.run import JoinReply, JoinRequest
 from kuangchao_worker.agent import termination
 from kuangchao_worker.agent.client import GateClient
+from kuangchao_worker.agent.exchange import TokenPuller
 from kuangchao_worker.agent.forge import Forge, ForgedStore
 from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.session import RANK_DEFAULTS, Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
 from kuangchao_worker.agent.views import DRAINED_EXIT
+from kuangchao_worker.agent.vigil import Vigil
 from kuangchao_worker.pod.store import AttemptStore, open_store
 from kuangchao_worker.pod.tokens import TokenFile
 
@@ -39,7 +41,13 @@ class Agent:
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
         self._settings, self._environment = settings, environment
         self._tokens = TokenFile(settings.token_directory)
-        self._client = GateClient(settings.gate_url, self._tokens, settings.trust_directory / "ca.crt")
+        self._client = GateClient(
+            settings.gate_url, self._tokens, settings.trust_directory / "ca.crt", on_refused=self._hurry
+        )
+        self._puller = (
+            TokenPuller(settings.account_token, self._client, self._tokens) if settings.account_token else None
+        )
+        self._vigil = Vigil(self._client, self._tokens, settings.run_directory)
         self._forge: Forge | None = None
         self._session: Session | None = None
         self._notes = NoteQueue()
@@ -50,14 +58,28 @@ class Agent:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         self._settings.run_directory.mkdir(parents=True, exist_ok=True)
         async with self._client:
+            duties = [asyncio.create_task(duty, name="authority") for duty in self._duties()]
+            for duty in duties:
+                duty.add_done_callback(_say_why)
             self._main = asyncio.ensure_future(self._attempts())
             try:
                 return await self._main
             except asyncio.CancelledError:
                 return DRAINED_EXIT
             finally:
+                for duty in duties:
+                    duty.cancel()
+                await asyncio.gather(*duties, return_exceptions=True)
                 if self._forge is not None:
                     self._forge.close()
+
+    def _duties(self) -> list[Coroutine[None, None, None]]:
+        return [self._vigil.keep(), *([self._puller.keep()] if self._puller is not None else [])]
+
+    def _hurry(self) -> None:
+        """What we hold was refused, or is for an attempt that is over."""
+        if self._puller is not None:
+            self._puller.hurry()
 
     def _on_sigterm(self) -> None:
         log.info("asked to end")
@@ -78,6 +100,7 @@ class Agent:
             if isinstance(end, Exit):
                 return end.code
             attempt = end.attempt
+            self._hurry()
 
     async def _attempt(self) -> Rejoin | Exit:
         attempt, identity = self._tokens.read().attempt, self._tokens.identity()
@@ -112,7 +135,15 @@ class Agent:
         if reply.launch is None:
             raise UnavailableError("the gate said ready but sent no launch specification")
         self._session = Session(
-            self._settings, self._client, join, reply, reply.launch, self._environment, forge, self._notes
+            self._settings,
+            self._client,
+            join,
+            reply,
+            reply.launch,
+            self._environment,
+            forge,
+            self._notes,
+            self._vigil,
         )
         try:
             end = await self._session.run()
@@ -132,6 +163,7 @@ class Agent:
             host=settings.host,
             store_port=store.port if store else 0,
             store_prefix=store.prefix if store else "",
+            pod_uid=settings.pod_uid,
         )
 
     async def _join(self, join: JoinRequest, identity: Claims) -> JoinReply | Rejoin | Exit:
@@ -155,19 +187,29 @@ class Agent:
             pause = min(pause * 1.5, LONGEST_JOIN_PAUSE)
 
     async def _refused(self, resource: str, attempt: int) -> Rejoin | Exit | None:
-        try:
-            feed = await self._client.call("interface.feed", resource, Empty(), FeedReply)
-        except KuangchaoError as error:
-            log.info("feed: %s", error)
+        feed = await self._vigil.feed(resource)
+        if feed is None:
             return None
         if feed.attempt == 0:
             return Exit(DRAINED_EXIT)
         return Rejoin(feed.attempt) if feed.attempt > attempt else None
 
 
+def _say_why(duty: asyncio.Task[None]) -> None:
+    """A duty that ends by itself is a fault of ours, which must not stay silent."""
+    if not duty.cancelled() and duty.exception() is not None:
+        log.error("a duty of the agent broke", exc_info=duty.exception())
+
+
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What ranks inherit. The agent's own settings are not theirs."""
-    own = ("KUANGCHAO_GATE_URL", "KUANGCHAO_TOKEN_DIR", "KUANGCHAO_TRUST_DIR", "KUANGCHAO_TERMINATION_LOG")
+    own = (
+        "KUANGCHAO_GATE_URL",
+        "KUANGCHAO_TOKEN_DIR",
+        "KUANGCHAO_TRUST_DIR",
+        "KUANGCHAO_TERMINATION_LOG",
+        "KUANGCHAO_ACCOUNT_TOKEN",
+    )
     return {name: value for name, value in environment.items() if name not in own}
 
 

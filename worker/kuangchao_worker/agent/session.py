@@ -15,7 +15,6 @@ from kuangchao_contracts.errors import CapabilityError, KuangchaoError, StorageE
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import (
     Directive,
-    Empty,
     FeedReply,
     HeartbeatReply,
     HeartbeatRequest,
@@ -34,6 +33,7 @@ from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.ranks import RankProcess, Ranks
 from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, lease_overdue_seconds, merge_metrics
+from kuangchao_worker.agent.vigil import Vigil
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankMessage
 
@@ -74,8 +74,9 @@ class Session:
         environment: Mapping[str, str],
         forge: Forge,
         notes: NoteQueue,
+        vigil: Vigil,
     ) -> None:
-        self._notes = notes
+        self._notes, self._vigil = notes, vigil
         self._settings, self._client, self._join, self._reply, self._launch = settings, client, join, reply, launch
         self._environment = environment
         self._resource = job_resource(launch.namespace, launch.job)
@@ -287,11 +288,7 @@ class Session:
 
     async def _feed(self) -> FeedReply | None:
         """Why we were refused: a new attempt, a closed job, or just tokens that are about to be renewed."""
-        try:
-            return await self._client.call("interface.feed", self._resource, Empty(), FeedReply)
-        except KuangchaoError as error:
-            log.info("feed: %s", error)
-            return None
+        return await self._vigil.feed(self._resource)
 
     def _heartbeat(self) -> HeartbeatRequest:
         first = self.views.get(0)

@@ -17,6 +17,7 @@ _FOLDERS: Final = {
     "checkpoints": "KUANGCHAO_CHECKPOINTS",
     "termination_log": "KUANGCHAO_TERMINATION_LOG",
     "run_directory": "KUANGCHAO_RUN_DIR",
+    "account_token": "KUANGCHAO_ACCOUNT_TOKEN",
 }
 
 
@@ -44,6 +45,9 @@ class Settings:
     checkpoints: Path = Path("/checkpoints")
     termination_log: Path = Path("/dev/termination-log")
     run_directory: Path = Path("/tmp/kuangchao")  # noqa: S108 - an emptyDir of the pod
+    account_token: Path | None = None
+    """File of the account token that is exchanged for the bundle; None: the bundle is mounted."""
+    pod_uid: str = ""
     grace_seconds: float = 30.0
     heartbeat_seconds: float = 1.0
     contact_seconds: float = 600.0
@@ -61,6 +65,7 @@ class Settings:
             pod_index=_number(environment, "KUANGCHAO_POD_INDEX"),
             incarnation=_number(environment, "KUANGCHAO_INCARNATION"),
             host=environment.get("KUANGCHAO_HOST") or socket.gethostname(),
+            pod_uid=environment.get("KUANGCHAO_POD_UID", ""),
         )
         if environment.get("KUANGCHAO_GRACE_SECONDS"):
             settings = replace(settings, grace_seconds=float(_number(environment, "KUANGCHAO_GRACE_SECONDS")))

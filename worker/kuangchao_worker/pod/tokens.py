@@ -1,9 +1,12 @@
-"""The tokens of this pod as the kubelet mounts them. Never logs, prints or copies a token anywhere else.
+"""The tokens of this pod, as the kubelet mounts them or the agent pulls them. Never logs, prints or copies a token
+anywhere else.
 
-The bundle is replaced atomically (the kubelet switches the `..data` link), so each read opens the path anew.
+The bundle is replaced atomically (the kubelet switches the `..data` link, the agent renames), so each read opens the
+path anew.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +37,18 @@ class TokenFile:
         except ValidationError:
             # the message of pydantic would quote the content, and the content is secret
             raise UnavailableError(f"token bundle {self._path} is not a token bundle") from None
+
+    def replace(self, bundle: TokenBundle) -> None:
+        """Put a bundle in place, readable by this pod's account alone and by rename, so that no reader sees half of it.
+
+        For pods that mount no Secret. Raises OSError.
+        """
+        part = self._path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bundle.canonical())
+        part.rename(self._path)
 
     def token(self, role: str, layer: Layer) -> str:
         """The lease of a role (agent or rank) for a layer. Raises UnavailableError when the pod has none."""

@@ -21,6 +21,8 @@ PEER_LOSS: Final = 17.0
 """A rank that only says that its peer is gone is no cause: wait this long for the cause, longer than AGENT_LOST."""
 TOKEN_RENEWAL: Final = 90.0
 """Leases live 300 s and are minted anew at this age."""
+TOKENS_LATE: Final = 200.0
+"""Leases of this age have missed two renewals; agents that are left with them are refused at 300 s."""
 REPEAT: Final = 5.0
 """A Stop whose effect is not seen is asked for again after this time."""
 CLAIM_RETRY: Final = 15.0

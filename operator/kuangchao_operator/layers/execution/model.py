@@ -127,6 +127,8 @@ class JobSnapshot(Contract):
     child_error: str | None = None
     """Why the API server refused a child, as it said it; None: fine."""
     child_error_final: bool = False
+    revoked: bool = False
+    """Whether somebody has taken back everything that the job's workers hold."""
     release_namespace: str | None = None
     operator_started_at: datetime
 

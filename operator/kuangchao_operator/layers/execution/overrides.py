@@ -11,7 +11,9 @@ from typing import Any, Final
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.names import GROUP
 
-OUR_VOLUMES: Final = frozenset({"kuangchao-token", "kuangchao-trust", "kuangchao-checkpoints", "tmp", "shm"})
+OUR_VOLUMES: Final = frozenset(
+    {"kuangchao-token", "kuangchao-account", "kuangchao-trust", "kuangchao-checkpoints", "tmp", "shm"}
+)
 OUR_ENV_PREFIX: Final = "KUANGCHAO_"
 OUR_CONTAINER: Final = "train"
 OUR_PATHS: Final = ("/var/run/kuangchao", "/checkpoints", "/tmp", "/dev/shm")  # noqa: S108 - paths in the pod

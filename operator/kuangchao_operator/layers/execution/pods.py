@@ -13,7 +13,7 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.units import milli, to_bytes
-from kuangchao_contracts.wire import TOKEN_BUNDLE
+from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TOKEN_BUNDLE
 from kuangchao_operator.layers.execution import overrides
 from kuangchao_operator.layers.execution.children import child_metadata, secret_of, token_key
 from kuangchao_operator.layers.execution.launchspec import checkpoint_path, grace_seconds
@@ -22,6 +22,10 @@ USER: Final = 65_532
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 TOKEN_PATH: Final = "/var/run/kuangchao/token"
 TRUST_PATH: Final = "/var/run/kuangchao/trust"
+ACCOUNT_PATH: Final = "/var/run/kuangchao/account"
+ACCOUNT_FILE: Final = "token"
+ACCOUNT_SECONDS: Final = 600
+"""The shortest life that a projected token may have."""
 CHECKPOINT_PATH: Final = "/checkpoints"
 AGENT: Final = ["python", "-m", "kuangchao_worker.agent"]
 
@@ -34,6 +38,8 @@ class PodSettings(Contract):
     """Image of jobs that name none."""
     pool: ResourcePoolSpec
     trust_config_map: str = "kuangchao-trust"
+    exchange: bool = False
+    """Whether pods exchange an account token of theirs for their bundle, instead of mounting it from a Secret."""
 
 
 def build_pod(
@@ -47,6 +53,7 @@ def build_pod(
         names.LABEL_INCARNATION: str(incarnation),
         names.LABEL_POD_INDEX: str(index),
         names.LABEL_POOL: job.spec.pool,
+        **({names.LABEL_DELIVERY: names.BY_EXCHANGE} if settings.exchange else {}),
     }
     metadata = child_metadata(job, names.pod_name(meta.name, meta.uid, incarnation, index), labels)
     metadata["labels"] = {**template.labels, **metadata["labels"]}
@@ -114,14 +121,14 @@ def _container(
             "readOnlyRootFilesystem": True,
         },
         "terminationMessagePolicy": "File",
-        "volumeMounts": _mounts(job),
+        "volumeMounts": _mounts(job, settings),
     }
     if template.image_pull_policy is not None:
         container["imagePullPolicy"] = template.image_pull_policy
     return container
 
 
-def _environment(job: TrainingJob, incarnation: int, index: int, settings: PodSettings) -> list[dict[str, str]]:
+def _environment(job: TrainingJob, incarnation: int, index: int, settings: PodSettings) -> list[dict[str, Any]]:
     """Addresses and numbers. A token is never in here: anyone who can read the pod could read it."""
     meta = job.metadata
     host = f"{names.pod_hostname(incarnation, index)}.{names.service_name(meta.name, meta.uid)}.{meta.namespace}.svc"
@@ -133,14 +140,15 @@ def _environment(job: TrainingJob, incarnation: int, index: int, settings: PodSe
         "KUANGCHAO_HOST": host,
         "KUANGCHAO_GRACE_SECONDS": str(grace_seconds(job)),
     }
-    return [{"name": name, "value": value} for name, value in values.items()]
+    if settings.exchange:
+        values["KUANGCHAO_ACCOUNT_TOKEN"] = f"{ACCOUNT_PATH}/{ACCOUNT_FILE}"
+    uid = {"name": "KUANGCHAO_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    return [*({"name": name, "value": value} for name, value in values.items()), uid]
 
 
 def _volumes(job: TrainingJob, incarnation: int, index: int, settings: PodSettings) -> list[dict[str, Any]]:
-    item = {"key": token_key(index), "path": TOKEN_BUNDLE, "mode": 0o440}
-    secret = {"secretName": secret_of(job, incarnation, index), "defaultMode": 0o440, "items": [item]}
     volumes: list[dict[str, Any]] = [
-        {"name": "kuangchao-token", "secret": secret},
+        *_token_volumes(job, incarnation, index, exchange=settings.exchange),
         {"name": "kuangchao-trust", "configMap": {"name": settings.trust_config_map}},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
@@ -152,9 +160,25 @@ def _volumes(job: TrainingJob, incarnation: int, index: int, settings: PodSettin
     return [*volumes, *job.spec.template.volumes]
 
 
-def _mounts(job: TrainingJob) -> list[dict[str, Any]]:
+def _token_volumes(job: TrainingJob, incarnation: int, index: int, *, exchange: bool) -> list[dict[str, Any]]:
+    """The bundle: from the pod's own key of a Secret, or memory into which the agent writes what it was given."""
+    if exchange:
+        token = {"audience": ACCOUNT_AUDIENCE, "expirationSeconds": ACCOUNT_SECONDS, "path": ACCOUNT_FILE}
+        account = {"defaultMode": 0o440, "sources": [{"serviceAccountToken": token}]}
+        return [
+            {"name": "kuangchao-token", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            {"name": "kuangchao-account", "projected": account},
+        ]
+    item = {"key": token_key(index), "path": TOKEN_BUNDLE, "mode": 0o440}
+    secret = {"secretName": secret_of(job, incarnation, index), "defaultMode": 0o440, "items": [item]}
+    return [{"name": "kuangchao-token", "secret": secret}]
+
+
+def _mounts(job: TrainingJob, settings: PodSettings) -> list[dict[str, Any]]:
+    account = {"name": "kuangchao-account", "mountPath": ACCOUNT_PATH, "readOnly": True}
     mounts: list[dict[str, Any]] = [
-        {"name": "kuangchao-token", "mountPath": TOKEN_PATH, "readOnly": True},
+        {"name": "kuangchao-token", "mountPath": TOKEN_PATH, "readOnly": not settings.exchange},
+        *([account] if settings.exchange else []),
         {"name": "kuangchao-trust", "mountPath": TRUST_PATH, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a path in the pod
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108

@@ -107,16 +107,17 @@ def _ready(draft: Draft, gang: Gang) -> None:
     draft.set(C.STALLED, False, Reason.AS_EXPECTED)
     if gang.running or draft.holds(C.READY):
         hung = faults.hang(draft.snapshot, gang) if draft.spec.fault.on_hang is HangAction.OBSERVE else ""
+        late = _tokens_late(draft)
         nodes = len(draft.status.allocation)
         text = f"{gang.ranks} ranks run on {nodes} node{'s' if nodes != 1 else ''}, attempt {gang.attempt}"
         draft.update(start_time=draft.status.start_time or draft.now)
         overdue = faults.lease_overdue(gang)
-        reason = Reason.HUNG if hung else Reason.RUNNING
+        reason = Reason.TOKENS_EXPIRING if late else Reason.HUNG if hung else Reason.RUNNING
         if reason is Reason.RUNNING and overdue:
             reason, text = Reason.LEASE_OVERDUE, f"{text}; {overdue}"
-        if reason is Reason.LEASE_OVERDUE and draft.reason(C.READY) != reason:
-            draft.emit(reason, overdue, warning=True)
-        draft.set(C.READY, True, reason, hung or text)
+        if reason in (Reason.TOKENS_EXPIRING, Reason.LEASE_OVERDUE) and draft.reason(C.READY) != reason:
+            draft.emit(reason, late or overdue, warning=True)
+        draft.set(C.READY, True, reason, late or hung or text)
         draft.set(C.RECONCILING, False, Reason.RUNNING)
         if draft.holds(C.RESTARTING):
             draft.set(C.RESTARTING, False, Reason.RECOVERED, f"attempt {gang.attempt} runs")
@@ -126,6 +127,14 @@ def _ready(draft: Draft, gang: Gang) -> None:
     reason, text = (again, "ranks are starting") if draft.holds(C.PODS_READY) else (Reason(pods.reason), pods.message)
     draft.set(C.READY, False, reason, text)
     draft.set(C.RECONCILING, True, reason, text)
+
+
+def _tokens_late(draft: Draft) -> str:
+    """Said before agents are refused: their leases are old and could not be renewed. "" while all is well."""
+    minted = draft.snapshot.tokens_minted_at
+    if minted is None or (draft.now - minted).total_seconds() < limits.TOKENS_LATE:
+        return ""
+    return f"leases could not be renewed for {limits.TOKENS_LATE:g} s; agents are refused once they are 300 s old"
 
 
 def _deadlines(draft: Draft, gang: Gang) -> None:

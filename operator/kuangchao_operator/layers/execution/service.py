@@ -198,8 +198,13 @@ class ExecutionService(ExecutionControl):
 
 
 def _own_pod(capability: Capability, join: JoinRequest) -> None:
-    """Raise PermissionDeniedError unless pod name, index and incarnation are those of the token's own pod."""
+    """Raise PermissionDeniedError unless name, uid, index and incarnation are those of the token's own pod.
+
+    The tokens with which a pod starts from a Secret name no uid: they are made before it.
+    """
     claims = capability.claims
     capability.require_pod(join.pod)
+    if claims.puid is not None and join.pod_uid != claims.puid:
+        raise PermissionDeniedError("request comes from another pod of the same name")
     if join.pod != names.pod_name(claims.job, claims.juid, join.incarnation, join.pod_index):
         raise PermissionDeniedError("request names an index or incarnation that is not its pod's")

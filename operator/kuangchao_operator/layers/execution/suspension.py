@@ -1,4 +1,5 @@
-"""Suspension, by its user (spec.suspend, which we never write) or at the restart limit, and the way back.
+"""Suspension, by its user (spec.suspend, which we never write), at the restart limit or because the job's tokens are
+revoked, and the way back.
 
 A running job drains first: its pods are told to end while their attempt is still open, so that the ranks can save and
 the agent of pod 0 can commit. Then, or when they have had their time, the attempt is closed by counting up, which
@@ -6,7 +7,9 @@ kills its tokens. A suspended job holds nothing and costs nothing.
 """
 
 from datetime import datetime
+from typing import Final
 
+from kuangchao_contracts.names import REVOCATIONS
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution.draft import Draft
@@ -14,6 +17,10 @@ from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.launchspec import grace_seconds
 from kuangchao_operator.layers.execution.progress import note_progress
 from kuangchao_operator.layers.execution.release import drain_began, release, stop, terminating, unreserve
+
+REVOKED: Final = (
+    f"its tokens are revoked; it goes on in a new attempt when its key is gone from ConfigMap {REVOCATIONS}"
+)
 
 
 def grant_budget(draft: Draft) -> None:
@@ -57,12 +64,16 @@ def stays_suspended(draft: Draft, gang: Gang) -> bool:
     if not draft.holds(C.SUSPENDED):
         if not _suspending(draft, gang):
             return False
-        if _drains(draft, gang):
+        if draft.snapshot.revoked:
+            # what its ranks hold is worth nothing any more, so there is nothing that they could save
+            suspend(draft, Reason.REVOKED, REVOKED)
+        elif _drains(draft, gang):
             return True
-        suspend(draft, Reason.SUSPENDED, "spec.suspend is true", since=drain_began(draft))
+        else:
+            suspend(draft, Reason.SUSPENDED, "spec.suspend is true", since=drain_began(draft))
     reason = Reason(draft.reason(C.SUSPENDED))
     freed = release(draft, gang, reason)
-    if freed and not draft.spec.suspend and not _at_limit(draft):
+    if freed and not draft.spec.suspend and not draft.snapshot.revoked and not _at_limit(draft):
         draft.set(C.SUSPENDED, False, Reason.RESUMED)
         draft.set(C.READY, "Unknown", Reason.PENDING_EVALUATION)
         draft.set(C.RECONCILING, True, Reason.PENDING_EVALUATION)
@@ -87,7 +98,7 @@ def _suspending(draft: Draft, gang: Gang) -> bool:
     # a script that ends with 0 because it was told to has not done its work; a task says 143 then
     if draft.holds(C.ADMITTED) and (gang.managed or began is None) and gang.succeeded(draft.spec.success_policy):
         return False
-    return draft.spec.suspend or began is not None
+    return draft.spec.suspend or draft.snapshot.revoked or began is not None
 
 
 def _drains(draft: Draft, gang: Gang) -> bool:

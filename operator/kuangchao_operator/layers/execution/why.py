@@ -22,6 +22,7 @@ NEXT: dict[str, str] = {
     Reason.EXCEEDS_MAX_QUOTA: "lower spec.devices.count or raise the pool's quota",
     Reason.RESTART_LIMIT_EXCEEDED: "mend the cause, then `kuangchao resume` for a new restart budget",
     Reason.SUSPENDED: "`kuangchao resume`, or set spec.suspend to false",
+    Reason.REVOKED: "have it restored: `kuangchao token restore --job NAMESPACE/NAME`",
     Reason.IMAGE_PULL: "check spec.template.image and imagePullSecrets",
 }
 """What the user can do, by reason; nothing where the message says it already."""

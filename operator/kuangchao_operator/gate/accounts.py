@@ -1,0 +1,175 @@
+"""Exchange of a pod's account token for its bundle: who may have one, and the record of it.
+
+The API server says whose token it is, our own facts say whether that pod is entitled now. The API server alone would
+not do: it keeps good answers for 10 s, and a deleted pod's token outlives its pod. Never logs or stores a token.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol
+
+from kuangchao_contracts import errors as e
+from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
+from kuangchao_contracts.gate import printable
+from kuangchao_contracts.tokens import MAX_TOKEN_BYTES
+from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
+from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.minting import JobRef, LayerTokens, PodRef
+
+log = logging.getLogger(__name__)
+OPERATION: Final = "token.exchange"
+_SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountReview:
+    """What the API server says of an account token. Pod name and uid are "" for a token that is bound to no pod."""
+
+    authenticated: bool = False
+    audiences: tuple[str, ...] = ()
+    user: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the account; "" when it is no ServiceAccount."""
+        parts = self.user.split(":")
+        return parts[2] if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] else ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPod:
+    """A pod of a job as last seen, and which (attempt, incarnation) of its job is recorded; None: the job is gone."""
+
+    ref: PodRef
+    job: JobRef
+    account: str
+    ours: bool
+    """Whether the job itself made it: its name, owner and labels are those that we give."""
+    deleting: bool
+    attempt: int
+    incarnation: int
+    recorded: tuple[int, int] | None
+
+
+class Reviews(Protocol):
+    """The API server's word on account tokens."""
+
+    async def review(self, token: str) -> AccountReview:
+        """Whose token it is. Raises UnavailableError when nobody can say."""
+
+
+class WorkerPods(Protocol):
+    """Pods of jobs, as last seen."""
+
+    def find(self, namespace: str, name: str) -> WorkerPod | None:
+        """The pod, or None."""
+
+
+def entitle(review: AccountReview, pod: WorkerPod | None, attempt: int | None, *, revoked: bool) -> WorkerPod:
+    """The pod, if it may have tokens now; `attempt` is what the fence has for its job.
+
+    Raises ExchangeDeniedError, with a reason that is for the record only.
+    """
+    if not review.authenticated:
+        raise e.ExchangeDeniedError("the API server does not know the account token")
+    # an empty list means that the token is for the API server itself
+    if ACCOUNT_AUDIENCE not in review.audiences:
+        raise e.ExchangeDeniedError("the account token is for another audience")
+    if not (review.namespace and review.pod and review.pod_uid):
+        raise e.ExchangeDeniedError("the account token is bound to no pod")
+    if pod is None or pod.ref.uid != review.pod_uid:
+        raise e.ExchangeDeniedError("the pod is not known, or another one by now")
+    if review.user != f"system:serviceaccount:{pod.job.namespace}:{pod.account}":
+        raise e.ExchangeDeniedError("the account token is another account's than the pod's")
+    if not pod.ours:
+        raise e.ExchangeDeniedError("the pod was not made for its job by us")
+    if pod.deleting:
+        raise e.ExchangeDeniedError("the pod is being deleted")
+    if revoked:
+        raise e.ExchangeDeniedError("the job is revoked")
+    if attempt is None or pod.recorded != (attempt, pod.incarnation) or pod.attempt != attempt:
+        raise e.ExchangeDeniedError("the pod belongs to an attempt that is not the current one")
+    return pod
+
+
+class AccountExchange:
+    """Gives pods their bundles."""
+
+    def __init__(
+        self,
+        reviews: Reviews,
+        pods: WorkerPods,
+        fence: JobFence,
+        tokens: LayerTokens,
+        sink: AuditSink,
+        clock: Callable[[], datetime],
+        process: str,
+    ) -> None:
+        self._reviews, self._pods, self._fence, self._tokens = reviews, pods, fence, tokens
+        self._sink, self._clock, self._process = sink, clock, process
+
+    async def exchange(self, token: str | None, opid: str) -> TokenBundle:
+        """The bundle of the pod that the account token is bound to, with tokens that name its uid.
+
+        Raises ExchangeDeniedError, recorded once, whatever the reason is; UnavailableError when nobody can say.
+        """
+        review = AccountReview()
+        try:
+            review = await self._review(token)
+            pod = self._entitled(review)
+        except e.ExchangeDeniedError as error:
+            await self._refuse(review, opid, str(error))
+            raise
+        bundle = (await self._tokens.worker_bundles(pod.job, pod.attempt, [pod.ref]))[0]
+        # launching the job was recorded before anything was done; this only delivers what it granted, and must go on
+        # while the store does not work, or an outage of the record would end training that runs
+        self._sink.best_effort(self._record(review, opid, pod))
+        return bundle
+
+    async def _review(self, token: str | None) -> AccountReview:
+        if token is None or len(token) > MAX_TOKEN_BYTES or _SHAPE.fullmatch(token) is None:
+            raise e.ExchangeDeniedError("no account token")
+        return await self._reviews.review(token)
+
+    def _entitled(self, review: AccountReview) -> WorkerPod:
+        pod = self._pods.find(review.namespace, review.pod) if review.pod else None
+        if pod is None:
+            return entitle(review, None, None, revoked=False)
+        uid = pod.job.uid
+        return entitle(review, pod, self._fence.attempt(uid), revoked=self._fence.job_revoked(uid))
+
+    async def _refuse(self, review: AccountReview, opid: str, why: str) -> None:
+        record = self._record(review, opid, None).replace(
+            stage=Stage.DENY, decision=Decision.DENY, reason=e.ExchangeDeniedError.code, detail=why
+        )
+        try:
+            await self._sink.durable(record)
+        except e.AuditUnavailableError:
+            log.warning("no audit record yet for a denied exchange (operation %s)", opid)
+
+    def _record(self, review: AccountReview, opid: str, pod: WorkerPod | None) -> AuditRecord:
+        job = pod.job if pod else None
+        return AuditRecord(
+            ts=self._clock(),
+            opid=opid,
+            stage=Stage.RESULT,
+            layer="interface",
+            op=OPERATION,
+            resource=printable(f"{review.namespace or '-'}/pods/{review.pod or '-'}", 512),
+            subject=f"agent:{job.namespace}/{job.name}/{review.pod}" if job else _claimed(review),
+            job=job.name if job else "",
+            job_uid=job.uid if job else "",
+            attempt=pod.attempt if pod else 0,
+            decision=Decision.ALLOW,
+            detail=f"pod uid {pod.ref.uid}" if pod else "",
+            process=self._process,
+        )
+
+
+def _claimed(review: AccountReview) -> str:
+    return printable(f"account:{review.user}", 256) if review.authenticated else "unverified"
