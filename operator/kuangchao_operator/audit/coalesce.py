@@ -1,15 +1,18 @@
-"""Counts what comes in floods: equal denials beyond a limit, and step calls. Nothing goes uncounted. Pure values."""
+"""Counts what comes in floods: equal denials beyond a limit, step calls, dropped reads. Nothing goes uncounted."""
 
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, new_opid
+from kuangchao_contracts.layers import Layer
+from kuangchao_contracts.resources import CLUSTER
 
 WINDOW_SECONDS: Final = 10.0
 VERBATIM: Final = 100
 """Equal denials per window that are kept one by one."""
 MAX_KEYS: Final = 10_000
+MAX_DROP_KEYS: Final = 1_000
 Key = tuple[str, str, str]
 
 
@@ -82,18 +85,38 @@ class StepCounter:
         ]
 
 
-def dropped_record(now: datetime, process: str, dropped: int) -> AuditRecord:
-    """The record that tells how many successful reads had no room."""
-    return AuditRecord(
-        ts=now,
-        opid=new_opid(),
-        stage=Stage.SYSTEM,
-        layer="governance",
-        op="audit.dropped",
-        resource="_cluster/audit/records",
-        subject="layer:governance",
-        decision=Decision.ERROR,
-        reason="Overload",
-        count=dropped,
-        process=process,
-    )
+class DropCounter:
+    """Counts successful reads that had no room, by operation and namespace."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+        self.total = 0
+
+    def add(self, record: AuditRecord) -> None:
+        """One more; a record that stands for several counts as so many."""
+        key = (record.op, record.resource.split("/", 1)[0])
+        if key not in self._counts and len(self._counts) >= MAX_DROP_KEYS:
+            key = ("many", CLUSTER)
+        self._counts[key] = self._counts.get(key, 0) + record.count
+        self.total += record.count
+
+    def flush(self, now: datetime, process: str) -> list[AuditRecord]:
+        """One record per key with the exact count."""
+        counts, self._counts = self._counts, {}
+        return [
+            AuditRecord(
+                ts=now,
+                opid=new_opid(),
+                stage=Stage.SYSTEM,
+                layer=Layer.GOVERNANCE.value,
+                op="audit.dropped",
+                resource=f"{namespace}/audit/records",
+                subject=Layer.GOVERNANCE.subject,
+                decision=Decision.ERROR,
+                reason="Overload",
+                detail=f"calls of {op} that are not in the record",
+                count=count,
+                process=process,
+            )
+            for (op, namespace), count in counts.items()
+        ]

@@ -2,45 +2,46 @@
 
 Lane A (control calls, denials, system) is durable or refused; lane B (successful reads) is dropped first, and counted.
 While one batch is being written the next gathers, so batches grow with load and a lone record waits for nobody.
+An outage begins with the first write that fails and ends with the first that does not; a record tells of it then.
 """
 
 import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections import deque
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.base import Contract
-from kuangchao_operator.audit.coalesce import DenialCounter, StepCounter, dropped_record
+from kuangchao_operator.audit.coalesce import DenialCounter, DropCounter, StepCounter
+from kuangchao_operator.audit.disk import DiskGuard, Room
+from kuangchao_operator.audit.lanes import Item, Lane
+from kuangchao_operator.audit.outage import Outage, room_record
 from kuangchao_operator.audit.store import AuditStore, Consume, Entry
+from kuangchao_operator.audit.stream import RecordStream
+from kuangchao_operator.audit.tree import Head
 
 log = logging.getLogger(__name__)
 LANE_A: Final = 4_096
 LANE_B: Final = 100_000 - LANE_A
 """Both lanes together hold at most 100,000 records."""
+LANE_A_BYTES: Final = 8 * 1024 * 1024
+LANE_B_BYTES: Final = 48 * 1024 * 1024
+"""With the owed records, which have as much as lane A, 64 MiB."""
 BATCH: Final = 256
 FULL_WAIT_SECONDS: Final = 0.25
 WRITE_TIMEOUT_SECONDS: Final = 5.0
 DROPPED_EVERY_SECONDS: Final = 10.0
 STEPS_EVERY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True)
-class _Item:
-    """A record on its way. `done` None: nobody waits for it. `keep`: it tells of what has happened, so try again."""
-
-    entry: Entry
-    keep: bool
-    done: asyncio.Future[None] | None = None
+BLOCKED_SECONDS: Final = 5.0
+T = TypeVar("T")
 
 
 class StoreSink(AuditSink):
@@ -53,15 +54,17 @@ class StoreSink(AuditSink):
         process: str = "operator",
         lane_a: int = LANE_A,
         lane_b: int = LANE_B,
+        guard: DiskGuard | None = None,
+        stream: RecordStream | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory, self._clock, self._process = directory, clock, process
-        self._limit_a, self._limit_b = lane_a, lane_b
-        self._lane_a: deque[_Item] = deque()
-        self._lane_b: deque[_Item] = deque()
-        self._owed: deque[_Item] = deque()
-        self._steps, self._denials = StepCounter(), DenialCounter(clock)
-        self._dropped, self._dropped_told = 0, 0
-        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._directory, self._clock, self._process, self._monotonic = directory, clock, process, monotonic
+        self._lane_a, self._lane_b = Lane(lane_a, LANE_A_BYTES), Lane(lane_b, LANE_B_BYTES)
+        self._owed = Lane(lane_a, LANE_A_BYTES)
+        self._steps, self._denials, self._drops = StepCounter(), DenialCounter(clock), DropCounter()
+        self._guard, self._stream = guard, stream
+        self._room, self._looked, self._outage = Room.ALL, 0.0, Outage()
+        self._wake, self._freed = asyncio.Event(), asyncio.Event()
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit-writer")
         self._store: AuditStore | None = None
@@ -70,7 +73,23 @@ class StoreSink(AuditSink):
     @property
     def dropped(self) -> int:
         """Successful reads dropped so far."""
-        return self._dropped
+        return self._drops.total
+
+    @property
+    def refused(self) -> int:
+        """Records of lane A refused so far."""
+        return self._outage.refused
+
+    @property
+    def blocked(self) -> bool:
+        """Whether no control call could be recorded for longer than a caller should be sent here for."""
+        since = self._outage.since
+        return since is not None and self._monotonic() - since > BLOCKED_SECONDS
+
+    @property
+    def tree(self) -> Head:
+        """The tree of the current day over all that is on disk."""
+        return self.store.tree
 
     @property
     def store(self) -> AuditStore:
@@ -87,6 +106,8 @@ class StoreSink(AuditSink):
         loop = asyncio.get_running_loop()
         try:
             self._store = await loop.run_in_executor(self._thread, AuditStore, self._directory, self._clock)
+            if self._stream is not None:
+                self._stream.start(self._store.head[0])
             await loop.run_in_executor(self._thread, self._store.settle_interrupted)
         except (OSError, sqlite3.Error) as error:
             raise e.AuditUnavailableError(f"audit store cannot open: {type(error).__name__}") from error
@@ -102,9 +123,16 @@ class StoreSink(AuditSink):
         self._closing = True
         self._wake.set()
         await self._task
-        await asyncio.get_running_loop().run_in_executor(self._thread, self.store.close)
+        if self._stream is not None:
+            self._stream.stored()
+            await asyncio.to_thread(self._stream.close)
+        await self._watched(self.store.close)
         self._thread.shutdown()
         self._task = self._store = None
+
+    async def keep_checkpoint(self, head: Head, note: str) -> None:
+        """Keep a signed checkpoint in the file of its day. Raises AuditUnavailableError."""
+        await self._watched(lambda: self.store.keep_checkpoint(head, note))
 
     async def durable(self, record: AuditRecord, consume: Consume | None = None) -> None:
         """Lane A. Returns when the record is on disk, or raises.
@@ -116,21 +144,25 @@ class StoreSink(AuditSink):
             return
         keep = record.stage in {Stage.RESULT, Stage.DENY}
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self._enqueue(_Item(Entry(record, consume), keep, done))
         try:
+            await self._enqueue(Item(Entry(record, consume), keep, done))
             await asyncio.wait_for(asyncio.shield(done), WRITE_TIMEOUT_SECONDS)
         except TimeoutError:
+            self._outage.refused += 1
             raise e.AuditUnavailableError("audit store does not answer in time") from None
+        except e.AuditUnavailableError:
+            self._outage.refused += 1
+            raise
         finally:
             if not keep:
                 done.cancel()  # whoever gave up will not act, so what is still queued need not be stored
 
     def best_effort(self, record: AuditRecord) -> None:
-        """Lane B: a full lane drops the newest record and counts it."""
-        if self._task is None or len(self._lane_b) >= self._limit_b:
-            self._dropped += record.count
+        """Lane B: a full lane or volume drops the newest record and counts it."""
+        if self._task is None or self._room is not Room.ALL or not self._lane_b.has_room():
+            self._drops.add(record)
             return
-        self._lane_b.append(_Item(Entry(record), keep=False))
+        self._lane_b.put(Item(Entry(record), keep=False))
         self._wake.set()
 
     def step(self, op: str, resource: str, subject: str, request: Contract) -> None:  # noqa: ARG002  # sink's signature
@@ -143,30 +175,32 @@ class StoreSink(AuditSink):
             self._post(record)
 
     def _post(self, record: AuditRecord) -> None:
-        self._owe(_Item(Entry(record), keep=True))
+        self._owe(Item(Entry(record), keep=True))
         self._wake.set()
 
-    def _owe(self, item: _Item) -> None:
+    def _owe(self, item: Item) -> None:
         """Write it as soon as the store works; beyond the limit the newest is only counted, as dropped."""
-        if len(self._owed) < self._limit_a:
-            self._owed.append(item)
+        if self._owed.has_room():
+            self._owed.put(item)
         else:
-            self._dropped += item.entry.record.count
+            self._drops.add(item.entry.record)
 
-    async def _enqueue(self, item: _Item) -> None:
+    async def _enqueue(self, item: Item) -> None:
         if self._task is None or self._task.done() or self._closing:
             raise e.AuditUnavailableError("audit store is not open")
-        if len(self._lane_a) >= self._limit_a:
+        if self._room is Room.NO_WRITES and not item.keep:
+            raise e.AuditUnavailableError("audit volume is full")
+        if not self._lane_a.has_room():
             await self._wait_for_room()
-        self._lane_a.append(item)
+        self._lane_a.put(item)
         self._wake.set()
 
     async def _wait_for_room(self) -> None:
         try:
             async with asyncio.timeout(FULL_WAIT_SECONDS):
-                while len(self._lane_a) >= self._limit_a:
-                    self._room.clear()
-                    await self._room.wait()
+                while not self._lane_a.has_room():
+                    self._freed.clear()
+                    await self._freed.wait()
         except TimeoutError:
             raise e.AuditUnavailableError("too many audit records are waiting") from None
 
@@ -174,6 +208,7 @@ class StoreSink(AuditSink):
         counted_at = told_at = self._clock()
         while True:
             now, last = self._clock(), self._closing
+            await self._look()
             if self._denials.due() or last:
                 self._post_all(self._denials.flush())
             if last or not 0 <= now - told_at < DROPPED_EVERY_SECONDS:
@@ -188,62 +223,82 @@ class StoreSink(AuditSink):
             await self._rest()
 
     async def _rest(self) -> None:
-        if self._lane_a or self._closing:
+        if len(self._lane_a) or self._closing:
             return
         self._wake.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
 
+    async def _look(self) -> None:
+        """See how full the volume is, on the thread that may hang with it; say so when that changes what is done."""
+        if self._guard is None or 0 <= self._monotonic() - self._looked < POLL_SECONDS:
+            return
+        self._looked = self._monotonic()
+        before, self._room = self._room, await self._watched(self._guard.look)
+        self._outage.fill(self._monotonic(), full=self._room is Room.NO_WRITES)
+        if self._room is not before:
+            record = room_record(self._now(), self._process, self._room, self._guard.space)
+            log.warning("%s: %s", record.op, record.detail)
+            self._post(record)
+
     async def _drain(self) -> None:
-        while batch := self._next_batch():
-            self._room.set()
+        # in an outage there is always something to write: that it was one
+        while (batch := self._next_batch()) or self._outage.failing:
+            self._freed.set()
             if not await self._store_batch(batch):
                 return
 
-    def _next_batch(self) -> list[_Item]:
-        batch: list[_Item] = []
+    def _next_batch(self) -> list[Item]:
+        batch: list[Item] = []
         for lane in (self._lane_a, self._owed, self._lane_b):
-            while lane and len(batch) < BATCH:
-                item = lane.popleft()
-                if item.done is None or not item.done.done():
+            while len(lane) and len(batch) < BATCH:
+                item = lane.take()
+                if not item.abandoned:
                     batch.append(item)
         return batch
 
-    async def _store_batch(self, batch: list[_Item]) -> bool:
-        loop = asyncio.get_running_loop()
-        entries = [item.entry for item in batch]
+    async def _store_batch(self, batch: list[Item]) -> bool:
+        outage = [Entry(self._outage.record(self._now(), self._process))] if self._outage.failing else []
+        entries = [*outage, *(item.entry for item in batch)]
         try:
-            outcomes = await loop.run_in_executor(self._thread, self.store.append, entries)
+            outcomes = await self._watched(lambda: self.store.append(entries))
         except e.AuditUnavailableError as error:
-            log.warning("%s; %d records not stored", error, len(batch))
             self._fail(batch, error)
             return False
-        for item, outcome in zip(batch, outcomes, strict=True):
+        self._outage.succeed()
+        for item, outcome in zip(batch, outcomes[len(outage) :], strict=True):
             _settle(item, outcome)
+        if self._stream is not None:
+            self._stream.stored()
         return True
 
-    def _fail(self, batch: list[_Item], error: e.AuditUnavailableError) -> None:
+    async def _watched(self, act: Callable[[], T]) -> T:
+        """Do it on the writing thread; while it hangs an outage is on."""
+        with self._outage.writing(self._monotonic()):
+            return await asyncio.get_running_loop().run_in_executor(self._thread, act)
+
+    def _fail(self, batch: list[Item], error: e.AuditUnavailableError) -> None:
+        if self._outage.fail(self._monotonic(), str(error)):
+            log.warning("%s; %d records not stored, more may follow", error, len(batch))
         for item in batch:
             _settle(item, e.AuditUnavailableError(str(error)))
             if item.keep:
-                self._owe(_Item(item.entry, keep=True))
+                self._owe(Item(item.entry, keep=True))
             elif item.done is None:
-                self._dropped += item.entry.record.count
+                self._drops.add(item.entry.record)
 
     def _post_all(self, records: list[AuditRecord]) -> None:
         for record in records:
             self._post(record)
 
     def _tell_dropped(self) -> None:
-        if self._dropped > self._dropped_told:
-            self._post(dropped_record(self._now(), self._process, self._dropped - self._dropped_told))
-            self._dropped_told = self._dropped
+        self._post_all(self._drops.flush(self._now(), self._process))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
 
 
-def _settle(item: _Item, outcome: e.KuangchaoError | None) -> None:
+def _settle(item: Item, outcome: e.KuangchaoError | None) -> None:
     if item.done is None or item.done.done():
         return
     if outcome is None:

@@ -99,7 +99,9 @@ async def test_failing_disk_refuses_control_calls_and_heals_without_restart(
         await sink.durable(record(1, stage=Stage.INTENT))
     disk.fails = False
     await sink.durable(record(2))
-    assert [r.opid for r in stored(tmp_path)] == ["op-2"]
+    outage, after = stored(tmp_path)
+    assert (outage.op, outage.stage, outage.detail) == ("audit.outage", Stage.SYSTEM, "disk full; 1 records refused")
+    assert (after.opid, sink.refused) == ("op-2", 1)
 
 
 async def test_what_has_happened_is_written_once_the_disk_works(sink: StoreSink, disk: Disk, tmp_path: Path) -> None:
