@@ -26,6 +26,9 @@ BY_EXCHANGE = "exchange"
 REVOCATIONS = "kuangchao-revocations"
 """ConfigMap of the release namespace: which tokens, keys and jobs are taken back."""
 
+POLICY = "kuangchao-policy"
+"""ConfigMap of the release namespace: the policy document, mounted into the issuer."""
+
 MAX_JOB_NAME = 45
 """Longest job name whose longest child name, <job>-<uid 6>-<incarnation 4>-<index 5>, is a DNS label still (63)."""
 MAX_INCARNATION = 9_999

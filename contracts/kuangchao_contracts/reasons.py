@@ -93,9 +93,10 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     START_DEADLINE_EXCEEDED = "StartDeadlineExceeded"
     AUDIT_UNAVAILABLE = "AuditUnavailable"
-    LEASE_OVERDUE = "LeaseOverdue"
     TOKENS_EXPIRING = "TokensExpiring"
+    LEASE_OVERDUE = "LeaseOverdue"
     LAYOUT_UNMANAGED = "LayoutUnmanaged"
+    POLICY_STALE = "PolicyStale"
 
 
 INFRASTRUCTURE: frozenset[Reason] = frozenset({Reason.NODE_LOST, Reason.POD_LOST, Reason.EVICTED, Reason.AGENT_LOST})

@@ -142,7 +142,8 @@ def _known(field: str, value: str, legal: Iterable[str], why: str) -> None:
 
 
 def _nearest(value: str, words: list[str]) -> str:
-    return next(iter(difflib.get_close_matches(value, words, 1, 0.0)), words[0])
+    folded = {word.lower(): word for word in words}
+    return folded[next(iter(difflib.get_close_matches(value.lower(), folded, 1)), words[0].lower())]
 
 
 def _check_fields(where: str, data: Mapping[Any, Any], model: type[Contract]) -> None:

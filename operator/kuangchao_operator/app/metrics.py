@@ -54,6 +54,17 @@ class Metrics:
         self._lag.observe(seconds)
         self._longest_lag = max(self._longest_lag, seconds)
 
+    def follow_policy(self, generation: Callable[[], int], stale: Callable[[], bool]) -> None:
+        """Show which policy is in force, and whether the document has a fault and so is not."""
+        Gauge("kuangchao_policy_generation", "Generation of the policy in force", registry=self._registry).set_function(
+            generation
+        )
+        Gauge(
+            "kuangchao_policy_stale",
+            "1 while the policy document has a fault and an older one is in force",
+            registry=self._registry,
+        ).set_function(stale)
+
     def render(self) -> bytes:
         """The exposition."""
         self._measure_pools()

@@ -46,6 +46,7 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     await parts.sink.start()
     stack.push_async_callback(parts.sink.close)
     await _patiently(parts.reader.fill)
+    await parts.policy.refresh()
     await parts.trust.refresh()
     await _patiently(parts.revocations.look)
     await parts.certificate.renew()
@@ -81,6 +82,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     rng, watching, stopping = random.Random(), asyncio.Event(), asyncio.Event()
     duties = [
         parts.trust.keep(),
+        parts.policy.keep(),
         parts.certificate.keep(),
         parts.pools.keep(),
         parts.revocations.keep(),

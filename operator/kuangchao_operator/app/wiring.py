@@ -14,6 +14,7 @@ import kopf
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.errors import ConflictError, KuangchaoError
 from kuangchao_contracts.gate import Gate
+from kuangchao_contracts.policy import PolicyBook
 from kuangchao_contracts.tokens import TokenVerifier
 from kuangchao_operator.app.authority import ExecutionAuthority
 from kuangchao_operator.app.background import GovernanceToken
@@ -27,6 +28,7 @@ from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.frontdoor import FrontDoor
 from kuangchao_operator.gate.issuer_client import IssuerClient
 from kuangchao_operator.gate.minting import LayerTokens
+from kuangchao_operator.gate.policy import PolicyLoop
 from kuangchao_operator.gate.server import GateServer
 from kuangchao_operator.gate.tls import ServingCertificate
 from kuangchao_operator.gate.trust import Trust, TrustLoop
@@ -39,6 +41,7 @@ from kuangchao_operator.kube.effects import KubeEffects
 from kuangchao_operator.kube.events import EventWriter
 from kuangchao_operator.kube.launcher import KubeLauncher
 from kuangchao_operator.kube.plans import KubePlans
+from kuangchao_operator.kube.policy import PolicyConfigMap
 from kuangchao_operator.kube.pools import CachedDescriptors
 from kuangchao_operator.kube.reader import Reader
 from kuangchao_operator.kube.revocations import RevocationKeeper
@@ -87,6 +90,7 @@ class Parts:
     issuer: IssuerClient
     reader: Reader
     trust: TrustLoop
+    policy: PolicyLoop
     certificate: ServingCertificate
     sink: StoreSink
     gate: Gate
@@ -107,12 +111,25 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     cache, writer = Cache(), Writer(api)
     issuer = IssuerClient(settings.issuer_socket)
     fence = JobFence()
-    tokens = LayerTokens(issuer, fence, time.time)
+    policies = PolicyBook()
+    tokens = LayerTokens(issuer, fence, time.time, policies)
     publisher = TrustPublisher(writer)
-    trust = TrustLoop(issuer, _publishing(settings, publisher, cache))
+    trust = TrustLoop(issuer, _publishing(settings, publisher, cache), policies=policies)
     sink = StoreSink(settings.audit_dir, time.time, PROCESS)
-    gate = Gate(PROCESS, TokenVerifier(trust.keys, settings.issuer), fence, sink)
+    gate = Gate(PROCESS, TokenVerifier(trust.keys, settings.issuer), fence, sink, policies=policies)
     store, plans, events = KubeJobStore(api, cache), KubePlans(api), EventWriter(api, utc_now)
+    document = PolicyConfigMap(api, events, settings.namespace)
+    policy = PolicyLoop(
+        issuer,
+        policies,
+        settings.audit_dir / "policy.json",
+        sink,
+        PROCESS,
+        utc_now,
+        trust.refresh,
+        document.author,
+        document.stale,
+    )
     launcher = KubeLauncher(
         writer,
         cache,
@@ -147,7 +164,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         ExecutionService(store, plans, launcher, agents, sink),
         StateService(store, utc_now),
         GovernanceService(settings.audit_dir, lambda: sink.dropped),
-        FrontDoor(issuer, fence, time.time, trust.jwks),
+        FrontDoor(issuer, fence, time.time, trust.jwks, policies),
     ):
         gate.register(service)
     governance = GovernanceToken(writer, tokens, settings.namespace)
@@ -166,11 +183,13 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     registry = kopf.OperatorRegistry()
     register(registry, cache, watches)
     metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))
+    metrics.follow_policy(lambda: policies.current.generation, lambda: policy.stale)
     return Parts(
         api=api,
         issuer=issuer,
         reader=Reader(api, cache, settings.job_namespaces),
         trust=trust,
+        policy=policy,
         certificate=ServingCertificate(issuer, gate_names(settings), gate_addresses(settings), time.time),
         sink=sink,
         gate=gate,
@@ -191,8 +210,8 @@ def _publishing(settings: Settings, publisher: TrustPublisher, cache: Cache) -> 
 
     async def publish(trust: Trust) -> None:
         running = {record.job.metadata.namespace or "" for record in cache.jobs if record.held}
-        jwks = trust.jwks.canonical().decode()
-        await publisher.update(trust.ca_pem, jwks, settings.issuer, {settings.namespace, *running})
+        jwks, policy = trust.jwks.canonical().decode(), trust.policy.canonical().decode()
+        await publisher.update(trust.ca_pem, jwks, policy, settings.issuer, {settings.namespace, *running})
 
     return publish
 

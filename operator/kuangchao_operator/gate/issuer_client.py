@@ -19,6 +19,7 @@ from kuangchao_contracts.minting import (
     JWKS_PATH,
     MAX_BATCH,
     MINT_PATH,
+    POLICY_PATH,
     CaBundle,
     CertificateReply,
     CertificateRequest,
@@ -27,6 +28,7 @@ from kuangchao_contracts.minting import (
     MintedToken,
     MintReply,
     MintRequest,
+    PolicyReply,
 )
 from kuangchao_contracts.wire import ErrorReply
 
@@ -78,6 +80,10 @@ class IssuerClient:
         """Have a signing key refused for good; the public keys without it."""
         return await self._ask("POST", DENY_PATH, Jwks, DenyRequest(kid=kid))
 
+    async def policy(self) -> PolicyReply:
+        """The policy in force, and why the file is not when it has a fault."""
+        return await self._ask("GET", POLICY_PATH, PolicyReply)
+
     async def ca(self) -> str:
         """PEM of the CAs to trust."""
         return (await self._ask("GET", CA_PATH, CaBundle)).pem
@@ -116,14 +122,14 @@ class IssuerClient:
         if response.status != 200:
             raise _refusal(response.status, content)
         try:
-            return answer.model_validate_json(content)
+            return answer.from_reply(content)
         except ValidationError:
             raise e.UnavailableError(f"issuer answered something else than {answer.__name__}") from None
 
 
 def _refusal(status: int, content: bytes) -> e.KuangchaoError:
     try:
-        reply = ErrorReply.model_validate_json(content)
+        reply = ErrorReply.from_reply(content)
     except ValidationError:
         return e.UnavailableError(f"issuer answered {status}")
     if reply.error == e.InvalidInputError.code:

@@ -10,6 +10,7 @@ from kuangchao_contracts.claims import SYSTEM, Grant
 from kuangchao_contracts.gate import Fence
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.minting import MintedToken, MintRequest
+from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.resources import CLUSTER
@@ -62,8 +63,11 @@ class PodRef:
 class LayerTokens:
     """Mints for layers and workers; keeps leases until half their life is over."""
 
-    def __init__(self, issuer: Issuer, fence: Fence, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, issuer: Issuer, fence: Fence, clock: Callable[[], float], policies: PolicyBook | None = None
+    ) -> None:
         self._issuer, self._fence, self._clock = issuer, fence, clock
+        self._policies = policies or PolicyBook()
         self._leases: dict[tuple[str, JobRef, str, int], tuple[str, float]] = {}
         self._lock = asyncio.Lock()
 
@@ -74,7 +78,7 @@ class LayerTokens:
         closed (before the first attempt, suspended, ended) it belongs to no attempt: only layers get such tokens.
         """
         attempt = self._fence.attempt(job.uid)
-        if OPERATIONS[op].one_shot:
+        if OPERATIONS[op].one_shot or self._policies.current.right(holder.subject, op).one_shot:
             request = self._layer_request(holder, job, op, attempt, one_shot=True)
             return (await self._issuer.mint([request]))[0].token
         return await self._lease(holder, job, op, attempt)
@@ -93,8 +97,9 @@ class LayerTokens:
         return TokenBundle(tokens={key: minted.token}, attempt=1, expires=minted.expires)
 
     async def worker_bundles(self, job: JobRef, attempt: int, pods: Sequence[PodRef]) -> tuple[TokenBundle, ...]:
-        """All leases of several pods, minted together."""
-        wanted = [worker_requests(job, attempt, pod) for pod in pods]
+        """All leases of several pods, minted together; what the policy does not allow is left out."""
+        policy = self._policies.current
+        wanted = [worker_requests(job, attempt, pod, policy) for pod in pods]
         flat = [request for requests in wanted for request in requests.values()]
         minted = iter(await self._issuer.mint(flat))
         return tuple(_bundle(attempt, {key: next(minted) for key in requests}) for requests in wanted)
@@ -139,12 +144,17 @@ class LayerTokens:
         )
 
 
-def worker_requests(job: JobRef, attempt: int, pod: PodRef) -> dict[str, MintRequest]:
-    """What a pod's bundle consists of, by bundle key (see `wire.TokenBundle`)."""
+def worker_requests(job: JobRef, attempt: int, pod: PodRef, policy: Policy) -> dict[str, MintRequest]:
+    """What a pod's bundle consists of, by bundle key (see `wire.TokenBundle`).
+
+    The issuer refuses whoever asks for too much, and a bundle is minted as a whole: one right that is taken away must
+    not cost a job all others.
+    """
     return {
-        bundle_key(role, layer.audience): _worker_request(role, layer.audience, ops, job, attempt, pod)
+        bundle_key(role, layer.audience): _worker_request(role, layer.audience, allowed, job, attempt, pod)
         for role, leases in (("agent", AGENT_LEASES), ("rank", RANK_LEASES))
         for layer, ops in leases.items()
+        if (allowed := [op for op in ops if policy.permits(role, op)])
     }
 
 
@@ -170,5 +180,5 @@ def _bundle(attempt: int, minted: dict[str, MintedToken]) -> TokenBundle:
     return TokenBundle(
         tokens={key: token.token for key, token in minted.items()},
         attempt=attempt,
-        expires=min(token.expires for token in minted.values()),
+        expires=min((token.expires for token in minted.values()), default=0),
     )

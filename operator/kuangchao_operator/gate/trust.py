@@ -1,4 +1,4 @@
-"""Keeps the operator's key set equal to the issuer's, and tells the shell what to publish."""
+"""Keeps the operator's key set equal to the issuer's, and tells the shell what to publish: keys, CA and policy."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from typing import Final
 
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.keys import MAX_DENIED, Jwks, KeySet
+from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_operator.gate.issuer_client import IssuerClient
 
 log = logging.getLogger(__name__)
@@ -17,10 +18,11 @@ REFRESH_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """All public material of the issuer."""
+    """All public material of the issuer, and the policy that this process follows."""
 
     jwks: Jwks
     ca_pem: str
+    policy: Policy
 
 
 class TrustLoop:
@@ -34,8 +36,10 @@ class TrustLoop:
         issuer: IssuerClient,
         publish: Callable[[Trust], Awaitable[None]],
         refresh_seconds: float = REFRESH_SECONDS,
+        policies: PolicyBook | None = None,
     ) -> None:
         self._issuer, self._publish, self._refresh_seconds = issuer, publish, refresh_seconds
+        self._policies = policies or PolicyBook()
         self._wake = asyncio.Event()
         self.keys = KeySet(Jwks(keys=()), self._wake.set)
         self._jwks = Jwks(keys=())
@@ -67,7 +71,7 @@ class TrustLoop:
 
     async def _take(self, jwks: Jwks) -> None:
         self._trust(jwks)
-        trust = Trust(self._jwks, await self._issuer.ca())
+        trust = Trust(self._jwks, await self._issuer.ca(), self._policies.current)
         if trust != self._published:
             await self._publish(trust)
             self._published = trust

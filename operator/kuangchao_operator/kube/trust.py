@@ -1,4 +1,4 @@
-"""Publishes what workers need to judge tokens and the gate's certificate: ConfigMap `kuangchao-trust`. Public only."""
+"""Publishes what workers need to judge tokens, calls and the gate: ConfigMap `kuangchao-trust`. Public only."""
 
 import logging
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from kuangchao_operator.kube.client import NotFoundError
 from kuangchao_operator.kube.writer import Writer
 
 CONFIG_MAP: Final = "kuangchao-trust"
+POLICY_KEY: Final = "policy.json"
 logger = logging.getLogger(__name__)
 
 
@@ -21,9 +22,9 @@ class TrustPublisher:
         self._data: dict[str, str] = {}
         self._namespaces: set[str] = set()
 
-    async def update(self, ca: str, jwks: str, issuer: str, namespaces: Iterable[str]) -> None:
+    async def update(self, ca: str, jwks: str, policy: str, issuer: str, namespaces: Iterable[str]) -> None:
         """New truth: write it wherever the old one is, and to these namespaces. A namespace that is gone is left."""
-        self._data = {"ca.crt": ca, "jwks.json": jwks, "issuer": issuer}
+        self._data = {"ca.crt": ca, "jwks.json": jwks, POLICY_KEY: policy, "issuer": issuer}
         for namespace in sorted({*self._namespaces, *namespaces}):
             try:
                 await self.ensure(namespace)

@@ -102,6 +102,7 @@ def _publisher(run: RunDirectory) -> Callable[[Trust], Awaitable[None]]:
     async def publish(trust: Trust) -> None:
         replace_file(run.trust / "ca.crt", trust.ca_pem.encode())
         replace_file(run.trust / "jwks.json", trust.jwks.canonical())
+        replace_file(run.trust / "policy.json", trust.policy.canonical())
         replace_file(run.trust / "issuer", ISSUER.encode())
 
     return publish

@@ -4,7 +4,6 @@ A broken file changes nothing. The generation rises only when the content change
 the policy itself: an issuer that starts beside a broken file goes on with the last good one.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,8 @@ from pydantic import Field, ValidationError
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import InvalidInputError, StorageError
 from kuangchao_contracts.minting import PolicyReply
-from kuangchao_contracts.policy import BUILT_IN, BUILT_IN_DOCUMENT, Policy, PolicyBook, compile_policy
-from kuangchao_operator.policy.reader import read_document
+from kuangchao_contracts.policy import BUILT_IN, Policy, PolicyBook
+from kuangchao_operator.policy.reader import MAX_BYTES, read_policy
 from kuangchao_operator.signing.files import private_directory, write_private
 
 log = logging.getLogger(__name__)
@@ -39,14 +38,18 @@ class PolicyKeeper(PolicyBook):
         """Raises InvalidInputError when there is neither a good file nor a policy from an earlier start."""
         super().__init__()
         self._file, self._path, self._clock = private_directory(directory) / "policy.json", path, clock
-        self._seen: str | None = None
+        self._seen: bytes | None = None
         self._problem = ""
         known = self._load()
         self._kept = known or Kept(policy=BUILT_IN, loaded_at=int(clock()), settled=BUILT_IN.generation)
         self.current = self._kept.policy
-        self.tick()
-        if self._problem and known is None:
-            raise InvalidInputError("policy", str(path), f"first start needs a good policy file: {self._problem}")
+        if known is not None:
+            self.tick()
+            return
+        try:
+            self._follow()
+        except InvalidInputError as error:
+            raise InvalidInputError(f"first start: {error.field}", error.value, error.why, error.nearest) from None
 
     def stamp(self) -> int:
         """The generation that new tokens carry.
@@ -65,40 +68,45 @@ class PolicyKeeper(PolicyBook):
     def tick(self) -> bool:
         """Take over a changed file. Whether the policy changed."""
         try:
-            data = None if self._path is None else self._path.read_bytes()
-        except OSError as error:
-            self._refuse("", f"{self._path}: {error.strerror}")
-            return False
-        digest = BUILT_IN.sha256 if data is None else hashlib.sha256(data).hexdigest()
-        if digest == self._seen:
-            return False
-        try:
-            document = BUILT_IN_DOCUMENT if data is None else read_document(str(self._path), data)
-            changed = self._take(compile_policy(document, self.current.generation + 1, digest))
+            return self._follow()
         except InvalidInputError as error:
-            self._refuse(digest, str(error))
-            return False
+            self._refuse(str(error))
         except OSError as error:
-            self._refuse("", f"{self._file}: {error.strerror}")
+            self._seen = None  # the file may be good and the volume full: try again
+            self._refuse(f"{self._file}: {error.strerror}")
+        return False
+
+    def _follow(self) -> bool:
+        if self._path is None:
+            return self._take(BUILT_IN.replace(generation=self.current.generation + 1))
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            self._seen = None
+            raise InvalidInputError("policy file", str(self._path), error.strerror or "cannot be read") from None
+        if data == self._seen:
             return False
-        self._seen, self._problem = digest, ""
-        return changed
+        self._seen = data
+        return self._take(read_policy(str(self._path), data, self.current.generation + 1))
 
     def _take(self, new: Policy) -> bool:
         """Put a policy in force. Another release may read the same file differently: then it is another policy too."""
-        old = self.current
+        old, self._problem = self.current, ""
         if (new.sha256, new.rules, new.rights) == (old.sha256, old.rules, old.rights):
             return False
         kept = Kept(policy=new, loaded_at=int(self._clock()), settled=self.stamp())
-        write_private(self._file, kept.canonical())  # a generation that a restart could give away again is never used
+        # first the volume: a generation that a restart could give away once more is never in force
+        write_private(self._file, kept.canonical())
         self._kept, self.current = kept, new
         log.info("policy generation %d, sha256 %s", new.generation, new.sha256)
         return True
 
-    def _refuse(self, digest: str, problem: str) -> None:
+    def _refuse(self, problem: str) -> None:
+        problem = problem[:1024]
         if problem != self._problem:
             log.warning("policy file is not in force, generation %d stays: %s", self.current.generation, problem)
-        self._seen, self._problem = digest, problem[:1024]
+        self._problem = problem
 
     def _load(self) -> Kept | None:
         try:

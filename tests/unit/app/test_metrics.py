@@ -70,3 +70,16 @@ def test_jobs_from_before_the_start_are_not_created_again(value: Value, cache: C
 
 def test_loops_are_counted_when_asked(value: Value) -> None:
     assert value("kuangchao_active_jobs") == 3
+
+
+def test_the_policy_in_force_is_shown_as_it_is_when_asked(cache: Cache) -> None:
+    metrics, now = (
+        Metrics(cache, WatchClock(), datetime(2025, 1, 1, tzinfo=UTC), lambda: 0),
+        {"generation": 4, "stale": 0},
+    )
+    metrics.follow_policy(lambda: now["generation"], lambda: bool(now["stale"]))
+    assert "kuangchao_policy_generation 4.0" in metrics.render().decode()
+    assert "kuangchao_policy_stale 0.0" in metrics.render().decode()
+    now.update(generation=5, stale=1)
+    assert "kuangchao_policy_generation 5.0" in metrics.render().decode()
+    assert "kuangchao_policy_stale 1.0" in metrics.render().decode()

@@ -44,6 +44,7 @@ class Start:
             issuer=SimpleNamespace(wait_ready=self._note("issuer")),
             sink=SimpleNamespace(start=self._note("audit"), close=self._note("")),
             reader=SimpleNamespace(fill=self._fill),
+            policy=SimpleNamespace(refresh=self._note("policy")),
             trust=SimpleNamespace(refresh=self._note("trust")),
             revocations=SimpleNamespace(look=self._note("revocations")),
             certificate=SimpleNamespace(renew=self._note("certificate"), context=None),
@@ -99,5 +100,6 @@ async def test_agents_of_running_jobs_hear_their_attempt_from_the_first_answer_o
     await start.run(tmp_path)
     assert start.heard == {"running": 3, "suspending": 3, "suspended": 0, "done": 0, "queued": 0}
     assert start.fence.attempt(UID) == 3
-    order = [name for name in start.log if name in ("audit", "list", "revocations", "gate")]
-    assert order == ["audit", "list", "list", "list", "revocations", "gate"], "recorded, known, taken back, then it listens"
+    order = [name for name in start.log if name in ("audit", "list", "policy", "revocations", "gate")]
+    expected = ["audit", "list", "list", "list", "policy", "revocations", "gate"]
+    assert order == expected, "recorded, known, allowed, taken back, then it listens"
