@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.api import people
 from tests.api.fakes import Operator, Site, install
 from tests.api.server import ROOT, ApiServer
 
@@ -32,9 +33,20 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server with garbage collection and quotas, and the chart's CRDs and accounts."""
+    """An API server with garbage collection and quotas, and the chart's CRDs, accounts and policies."""
     server = ApiServer(tmp_path_factory.mktemp("plane") / "api", os.getpid(), controllers=True)
-    install(server)
+    install(server, "admission.operatorAccounts={system:serviceaccount:kuangchao-system:confined}")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server whose policies know administrators and are in force, with people to whom RBAC grants everything."""
+    server = ApiServer(tmp_path_factory.mktemp("guarded") / "api", os.getpid(), controllers=True)
+    install(server, *people.VALUES)
+    people.grant(server)
+    people.in_force(server)
     yield server
     server.close()
 

@@ -25,6 +25,7 @@ from tests.api.server import API, ROOT, ApiServer, Object, RefusedError
 
 T = TypeVar("T")
 RELEASE = "kuangchao-system"
+NODE_AGENT = f"system:serviceaccount:{RELEASE}:kuangchao-node-agent"
 CHART = ROOT / "charts" / "kuangchao"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": ":".join(str(ROOT / part) for part in ("contracts", "operator"))}
 
@@ -41,11 +42,23 @@ def eventually(probe: Callable[[], T | None], what: object, timeout: float = 30.
         time.sleep(0.05)
 
 
-def install(server: ApiServer) -> None:
-    """CRDs and accounts as the chart makes them; its Deployments find no node and stay pending."""
+def install(server: ApiServer, *values: str) -> None:
+    """CRDs, accounts and policies as the chart makes them; its Deployments find no node and stay pending."""
     server.kubectl("create", "namespace", RELEASE)
-    server.helm("install", "kuangchao", CHART, "-n", RELEASE, "--set", "jobNamespaces={*}", "--timeout", "60s")
+    sets = [part for value in ("jobNamespaces={*}", *values) for part in ("--set", value)]
+    server.helm("install", "kuangchao", CHART, "-n", RELEASE, "--timeout", "60s", *sets)
     server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+    eventually(lambda: _guarded(server), "the chart's policies are in force")
+
+
+def _guarded(server: ApiServer) -> bool:
+    """Whether not even an administrator may make what only the operator makes."""
+    probe = {"metadata": {"name": "probe", "labels": {"kuangchao.io/job": "x"}}}
+    try:
+        server.request("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", probe)
+    except RefusedError as error:
+        return "kuangchao-children" in str(error)
+    return False
 
 
 class Operator:
@@ -150,10 +163,10 @@ class Operator:
         }
 
 
-def account_config(server: ApiServer, account: str) -> str:
-    """A kubeconfig that logs in as an account of the release."""
+def account_config(server: ApiServer, account: str, *binding: str) -> str:
+    """A kubeconfig that logs in as an account of the release; its token may be bound to an object."""
     config = yaml.safe_load(server.kubeconfig.read_text())
-    token = server.kubectl("create", "token", account, "-n", RELEASE, "--duration=3h").strip()
+    token = server.kubectl("create", "token", account, "-n", RELEASE, "--duration=3h", *binding).strip()
     config["users"][0]["user"] = {"token": token}
     return yaml.safe_dump(config)
 
@@ -200,10 +213,11 @@ class Site:
         self.server.request("POST", "/api/v1/nodes", {"metadata": {"name": full, "labels": labels}})
         self.set_ready(name, ready=True)
         host = {"allocatableMilliCpu": devices * 1000, "allocatableMemoryBytes": devices * 2**30}
-        self.server.create({
+        descriptor = {
             "apiVersion": "kuangchao.io/v1alpha1", "kind": "ResourceDescriptor", "metadata": {"name": f"{full}-1"},
             "spec": {"node": full, "generation": 1, "observedAt": "2026-01-01T00:00:00Z", "host": host},
-        })  # fmt: skip
+        }  # fmt: skip
+        self.server.request("POST", f"{API}/resourcedescriptors", descriptor, user=NODE_AGENT)
 
     def set_ready(self, name: str, *, ready: bool) -> None:
         """What the node controller would write."""

@@ -51,10 +51,12 @@ class ApiServer:
         body: Object | None = None,
         content: str = "application/json",
         user: str | None = None,
+        group: str | None = None,
     ) -> Object:
-        """One request, as an administrator or as `user`; the answer, or RefusedError."""
+        """One request, as an administrator or as `user` (of `group`); the answer, or RefusedError."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": content} | ({"Impersonate-User": user} if user else {})
+        headers |= {"Impersonate-Group": group} if group else {}
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:
