@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -20,10 +21,15 @@ from kuangchao_contracts.audit import new_opid
 from kuangchao_contracts.gate import Gate
 from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, ErrorReply, to_reply
+from kuangchao_operator.gate.limits import FailureLimits
+from kuangchao_operator.gate.listener import IDLE_SECONDS, Listener
 
 log = logging.getLogger(__name__)
 PORT: Final = 8443
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+SMALL_BODY_BYTES: Final = 16 * 1024
+"""Larger bodies, and those of a length unknown, are read only once the token is known to be ours."""
+BODY_SECONDS: Final = 20.0
 REQUEST_SECONDS: Final = 60.0
 JWKS_PATH: Final = "/v1/jwks"
 HEALTH_PATH: Final = "/healthz"
@@ -39,10 +45,15 @@ class GateServer:
         jwks: Callable[[], Jwks],
         request_seconds: float = REQUEST_SECONDS,
         others: Iterable[web.RouteDef] = (),
+        body_seconds: float = BODY_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+        limits: FailureLimits | None = None,
     ) -> None:
         """`others`: routes of neighbours that answer at the same port."""
         self._gate, self._jwks, self._request_seconds, self._others = gate, jwks, request_seconds, tuple(others)
-        self._runner: web.AppRunner | None = None
+        self._body_seconds, self._idle_seconds = body_seconds, idle_seconds
+        self._limits = limits or FailureLimits(time.monotonic)
+        self._listener: Listener | None = None
 
     def app(self) -> web.Application:
         """The application, without a socket."""
@@ -55,17 +66,14 @@ class GateServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext) -> int:
         """Listen; the port that was taken (port 0 takes any)."""
-        runner = web.AppRunner(self.app(), access_log=None, keepalive_timeout=75.0, shutdown_timeout=5.0)
-        await runner.setup()
-        self._runner = runner
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
-        return int(runner.addresses[0][1])
+        self._listener = Listener(self.app(), self._idle_seconds)
+        return await self._listener.start(host, port, tls)
 
     async def stop(self) -> None:
         """Stop listening and end open calls within seconds."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._listener is not None:
+            await self._listener.stop()
+            self._listener = None
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -84,16 +92,30 @@ class GateServer:
             body = ErrorReply(error="TooLarge", message=f"body exceeds {MAX_BODY_BYTES} bytes", opid=opid)
             return web.json_response(body.wire(), status=413)
         except e.KuangchaoError as error:
+            self._limits.failed(request.remote, error)
             return _reply(error, opid)
         except Exception:
             log.exception("call failed (operation %s)", opid)
             return web.json_response(ErrorReply(error="Internal", opid=opid).wire(), status=500)
 
     async def _answer(self, request: web.Request, opid: str) -> web.Response:
-        envelope = _envelope(await request.read())
         token, op = bearer(request), request.match_info["op"]
+        await self._admit(request, token, op, opid)
+        async with asyncio.timeout(self._body_seconds):
+            body = await request.read()
+        envelope = _envelope(body)
         answer = await self._gate.call_wire(token, op, envelope.resource, envelope.request, opid)
         return web.json_response(answer.wire())
+
+    async def _admit(self, request: web.Request, token: str | None, op: str, opid: str) -> None:
+        """Refuse floods unread, and do not read much for somebody who is not known."""
+        if self._limits.exhausted(request.remote) and not self._gate.recognises(token):
+            error = e.TooManyFailuresError("too many failures from this address")
+            await self._gate.refuse(error, op, opid)
+            raise error
+        length = request.content_length
+        if length is None or length > SMALL_BODY_BYTES:
+            await self._gate.require_genuine(token, op, opid)
 
 
 def bearer(request: web.Request) -> str | None:
