@@ -44,6 +44,8 @@ class Position(Contract):
     """How the day before ended."""
     uncovered: Annotated[str, Field(max_length=256)] = ""
     """What was not covered by a checkpoint when its day ended, to be told once a later day has one."""
+    doubted: bool = False
+    """A root of the day that is being read was wrong, so all later ones are: told once."""
 
 
 class VerifyRequest(Contract):

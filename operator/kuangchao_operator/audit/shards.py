@@ -1,16 +1,14 @@
 """The days of a store whatever form they have: one way to read their rows and checkpoints, for whoever checks them."""
 
 import itertools
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Final
 
 from kuangchao_contracts.errors import StorageError
-from kuangchao_operator.audit import cold, schema, tree
+from kuangchao_operator.audit import cold, retention, schema, tree
 from kuangchao_operator.audit.cold import Cold, Row, ShardSummary
 from kuangchao_operator.audit.tree import Kept
 
@@ -37,6 +35,10 @@ class Shard(ABC):
     def span(self) -> tuple[int, int]:
         """Numbers of the first and the last record; (0, 0) when there is none. Raises StorageError."""
 
+    @abstractmethod
+    def tells(self, op: str, resource: str) -> bool:
+        """Whether a record of this operation on this resource is there. Raises StorageError."""
+
     @property
     def summary(self) -> ShardSummary | None:
         """What the day was found to hold when it was put away. Raises StorageError."""
@@ -53,28 +55,25 @@ class Hot(Shard):
     def rows(self, skip: int = 0) -> Iterator[Row]:
         """See `Shard`."""
         query = f"SELECT {COLUMNS} FROM records ORDER BY seq LIMIT -1 OFFSET ?"  # noqa: S608  # our own names
-        try:
-            with closing(schema.open_reader(self.path)) as reader:
-                yield from reader.execute(query, (skip,))
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot be read: {error}") from error
+        with tree.reading(self.path) as reader:
+            yield from reader.execute(query, (skip,))
 
     def checkpoints(self) -> list[Kept]:
         """See `Shard`."""
-        try:
-            with closing(schema.open_reader(self.path)) as reader:
-                return list(tree.kept(reader))
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot be read: {error}") from error
+        with tree.reading(self.path) as reader:
+            return list(tree.kept(reader))
 
     def span(self) -> tuple[int, int]:
         """See `Shard`."""
-        try:
-            with closing(schema.open_reader(self.path)) as reader:
-                first, last = reader.execute("SELECT min(seq), max(seq) FROM records").fetchone()
-        except sqlite3.Error as error:
-            raise StorageError(f"cannot be read: {error}") from error
+        with tree.reading(self.path) as reader:
+            first, last = reader.execute("SELECT min(seq), max(seq) FROM records").fetchone()
         return first or 0, last or 0
+
+    def tells(self, op: str, resource: str) -> bool:
+        """See `Shard`."""
+        query = "SELECT 1 FROM records WHERE op = ? AND resource = ? LIMIT 1"
+        with tree.reading(self.path) as reader:
+            return reader.execute(query, (op, resource)).fetchone() is not None
 
 
 class Put(Shard):
@@ -98,15 +97,55 @@ class Put(Shard):
         """See `Shard`."""
         return self.summary.first, self.summary.last
 
+    def tells(self, op: str, resource: str) -> bool:
+        """See `Shard`."""
+        with Cold(self._directory) as reader:
+            return bool(reader.select(self._folder, "op = ? AND resource = ?", (op, resource), 1))
+
     @property
     def summary(self) -> ShardSummary:
         """See `Shard`."""
         return cold.summary(self._folder)
 
 
+class Gone(Shard):
+    """A tombstone."""
+
+    gone = True
+
+    def __init__(self, content: ShardSummary) -> None:
+        super().__init__(content.day, f"{retention.FOLDER}/{content.day.isoformat()}{retention.SUFFIX}")
+        self._content = content
+
+    def rows(self, skip: int = 0) -> Iterator[Row]:  # noqa: ARG002  # the interface's signature
+        """See `Shard`."""
+        raise StorageError(f"records of {self.day} were removed when their time was over")
+
+    def checkpoints(self) -> list[Kept]:
+        """See `Shard`."""
+        return last_checkpoint(self._content)
+
+    def span(self) -> tuple[int, int]:
+        """See `Shard`."""
+        return self._content.first, self._content.last
+
+    def tells(self, op: str, resource: str) -> bool:  # noqa: ARG002  # the interface's signature
+        """See `Shard`."""
+        return False
+
+    @property
+    def summary(self) -> ShardSummary:
+        """See `Shard`."""
+        return self._content
+
+
 def shards(directory: Path) -> list[Shard]:
-    """All days of a store, oldest first. A day that is found twice, as while it is moved, counts as it was before."""
-    found: dict[date, Shard] = {day: Put(directory, day) for day in cold.days(directory)}
+    """All days of a store, oldest first. A day that is found twice, as while it is moved or removed, counts as it was.
+
+    Raises StorageError.
+    """
+    found: dict[date, Shard] = {stone.day: Gone(stone) for stone in retention.tombstones(directory)}
+    found |= {day: Put(directory, day) for day in cold.days(directory)}
     found |= {schema.day_of(path): Hot(path) for path in schema.files(directory)}
     return [found[day] for day in sorted(found)]
 

@@ -5,8 +5,10 @@ Reads only, and trusts saved peaks no further than this: what comes of them must
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
+from pathlib import Path
 
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, new_opid
 from kuangchao_contracts.auditproof import ShardEnd
@@ -14,7 +16,7 @@ from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.merkle import HASH_BYTES, Frontier, consistency_proof, leaf_hash, range_hash
 from kuangchao_contracts.resources import CLUSTER
-from kuangchao_operator.audit.schema import SHARD_OP
+from kuangchao_operator.audit import schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,16 @@ class Kept:
     size: int
     root: str
     note: str
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file of a day, opened for reading. Raises StorageError."""
+    try:
+        with closing(schema.open_reader(path)) as reader:
+            yield reader
+    except sqlite3.Error as error:
+        raise StorageError(f"{path.name} cannot be read: {error}") from error
 
 
 def kept(reader: sqlite3.Connection) -> Iterator[Kept]:
@@ -100,7 +112,7 @@ def shard_record(moment: datetime, ended: ShardEnd) -> AuditRecord:
         opid=new_opid(),
         stage=Stage.SYSTEM,
         layer=Layer.GOVERNANCE.value,
-        op=SHARD_OP,
+        op=schema.SHARD_OP,
         resource=f"{CLUSTER}/audit/{ended.day.isoformat()}",
         subject=Layer.GOVERNANCE.subject,
         decision=Decision.ALLOW,

@@ -18,6 +18,7 @@ from kuangchao_contracts.auditproof import MAX_PROBLEMS, Position, ShardEnd, Ver
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.merkle import Frontier
 from kuangchao_contracts.notes import AuditKeys, BadNoteError, Checkpoint
+from kuangchao_contracts.resources import CLUSTER
 from kuangchao_operator.audit import schema
 from kuangchao_operator.audit.cold import Row, ShardSummary
 from kuangchao_operator.audit.shards import Shard, shards
@@ -25,6 +26,7 @@ from kuangchao_operator.audit.tree import Kept
 from kuangchao_operator.audit.walk import body_of, walk
 
 EVERYTHING: Final = 2**62
+RETIRE_OP: Final = "audit.retire"
 
 
 def verify(directory: Path, keys: AuditKeys | None = None, anchors: Sequence[str] = ()) -> VerifyReport:
@@ -42,10 +44,11 @@ class Verification:
 
     def __init__(self, directory: Path, request: VerifyRequest) -> None:
         at = request.position
-        self._shards, self._keys = shards(directory), request.keys
-        self._day, self._seq, self._head, self._ended, self._uncovered = at.day, at.seq, at.head, at.ended, at.uncovered
-        self._tree = Frontier.of_peaks(at.size, [bytes.fromhex(peak) for peak in at.peaks])
         self._problems: list[str] = []
+        self._shards, self._keys = self._find(directory), request.keys
+        self._day, self._seq, self._head, self._ended, self._uncovered = at.day, at.seq, at.head, at.ended, at.uncovered
+        self._doubted = at.doubted
+        self._tree = Frontier.of_peaks(at.size, [bytes.fromhex(peak) for peak in at.peaks])
         self._files = self._records = self._checkpoints = self._first = self._unsigned = 0
         self._anchors = self._read_anchors(request.anchors)
         # a store that has checkpoints has one for every day
@@ -75,11 +78,18 @@ class Verification:
             position=position,
         )
 
+    def _find(self, directory: Path) -> list[Shard]:
+        try:
+            return shards(directory)
+        except StorageError as error:
+            self._problems.append(str(error))
+            return []
+
     def _shard(self, shard: Shard, limit: int) -> bool:
         """Check a day as far as the limit goes; whether to its end."""
         begins = shard.day != self._day
         if begins:
-            self._day, self._tree = shard.day, Frontier()
+            self._day, self._tree, self._doubted = shard.day, Frontier(), False
             self._files += 1
         try:
             kept = self._kept(shard) if begins else shard.checkpoints()
@@ -102,16 +112,16 @@ class Verification:
         return True
 
     def _rows(self, shard: Shard, kept: list[Kept], limit: int, begins: bool) -> bool:
-        rows, first_wrong = shard.rows(skip=self._tree.end), True
+        rows = shard.rows(skip=self._tree.end)
         if begins and (first := next(rows, None)) is not None:
             self._check_beginning(shard, first)
             rows = itertools.chain((first,), rows)
         for size, root, what in self._known_roots(shard, kept):
             if not self._walk(shard, rows, size - self._tree.end, limit):
                 return self._records < limit
-            if self._tree.root().hex() != root and first_wrong:
+            if self._tree.root().hex() != root and not self._doubted:
                 self._problem(shard, f"record {self._seq}: the first {size} do not give the root of {what}")
-                first_wrong = False
+                self._doubted = True
         self._walk(shard, rows, EVERYTHING, limit)
         return self._records < limit
 
@@ -151,11 +161,20 @@ class Verification:
     def _gone(self, shard: Shard, summary: ShardSummary, kept: list[Kept]) -> None:
         """A day of which a tombstone is left: the oldest go first, and the chain goes on from what it says."""
         if any(not other.gone for other in self._shards if other.day < shard.day):
-            self._problem(shard, "has a tombstone though days before it are still there")
+            self._problem(shard, "is a tombstone though days before it are still there")
+        if not self._retired(shard):
+            self._problem(shard, "is a tombstone, and no record says that its day was removed")
         if summary.first != self._seq + 1:
             self._problem(shard, f"begins with record {summary.first}: record {self._seq + 1} is missing")
         self._seq, self._head = summary.last, summary.head
         self._ends(shard, kept, summary.size, summary.root)
+
+    def _retired(self, shard: Shard) -> bool:
+        """Whether the removal was recorded. Asked of the newest tombstone: what tells of older ones may be gone too."""
+        if any(other.gone for other in self._shards if other.day > shard.day):
+            return True
+        resource = f"{CLUSTER}/audit/{shard.day.isoformat()}"
+        return any(other.tells(RETIRE_OP, resource) for other in self._shards if other.day > shard.day)
 
     def _ends(self, shard: Shard, kept: list[Kept], size: int, root: str) -> None:
         covered = kept[-1].size if kept else 0
@@ -193,7 +212,9 @@ class Verification:
             self._problem(shard, f"checkpoint of {item.size}: {error}")
             return False
         if (said.day, said.size, said.root) != (shard.day, item.size, item.root):
-            self._problem(shard, f"checkpoint of {item.size}: its note says {said.size} records of {said.day}")
+            self._problem(
+                shard, f"checkpoint of {item.size}: its note says {said.size} of {said.day}, root {said.root}"
+            )
             return False
         return True
 
@@ -225,6 +246,7 @@ class Verification:
             head=self._head,
             ended=self._ended,
             uncovered=self._uncovered,
+            doubted=self._doubted,
         )
 
     def _problem(self, shard: Shard, text: str) -> None:
