@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
+from kuangchao_contracts import names
+from kuangchao_contracts.policy import BUILT_IN
 from kuangchao_operator.app.settings import Settings
+from kuangchao_operator.kube.policy import POLICY_FILE
 from kuangchao_operator.layers.governance.process import METRICS_PORT, GovernanceProcess
 from kuangchao_operator.layers.resource.agent.__main__ import NODE_VARIABLE
+from kuangchao_operator.policy.reader import read_policy
 from tests.api.server import KC, ROOT
+from tests.unit.authority.policies import NARROW
 
 CHART = ROOT / "charts" / "kuangchao"
 NAMESPACE = "kuangchao-system"
@@ -135,6 +140,44 @@ def test_only_the_issuer_sees_keys_and_it_has_no_account(helm: Path) -> None:
     assert "api" in {name for name, _ in mounts["operator"]}
     assert "api" not in {name for name, _ in mounts["issuer"]}
     assert "audit-tls" not in {name for name, _ in mounts["issuer"]}
+
+
+def _policy_file(objects: list[Object]) -> bytes:
+    """The file that the issuer follows, as it will find it: mounted whole, so that it changes with its source."""
+    issuer = pod_specs(objects)["kuangchao-operator"]["containers"][1]
+    path = Path(issuer["command"][issuer["command"].index("--policy") + 1])
+    (mount,) = [m for m in issuer["volumeMounts"] if m["mountPath"] == str(path.parent)]
+    assert "subPath" not in mount
+    (volume,) = [v for v in pod_specs(objects)["kuangchao-operator"]["volumes"] if v["name"] == mount["name"]]
+    data = one(objects, "ConfigMap", volume["configMap"]["name"])["data"]
+    assert data.keys() == {path.name} == {POLICY_FILE}
+    return str(data[path.name]).encode()
+
+
+def test_without_a_document_the_built_in_rights_are_in_force(helm: Path) -> None:
+    policy = read_policy("policy.yaml", _policy_file(render(helm)), 1)
+    assert policy.rights == BUILT_IN.rights
+
+
+def test_a_policy_document_reaches_the_issuer_byte_for_byte(helm: Path, tmp_path: Path) -> None:
+    document = tmp_path / "policy.yaml"
+    document.write_text(NARROW + '# "quoted" {{ .Values.clusterName }} <&> ü\n')
+    done = _helm(helm, "template", "kuangchao", str(CHART), "-n", NAMESPACE, "--kube-version", "1.34.0",
+                 "--set-file", f"policy.document={document}")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert _policy_file([found for found in yaml.safe_load_all(done.stdout) if found]) == document.read_bytes()
+    assert "document" in refusal(helm, "policy.document.grants={}")
+
+
+def test_only_people_write_the_policy(helm: Path) -> None:
+    verbs = {
+        role["metadata"]["name"]: set(rule["verbs"])
+        for role in render(helm, "jobNamespaces={a}")
+        if role["kind"] in ("Role", "ClusterRole") and role["metadata"].get("namespace") in (None, NAMESPACE)
+        for rule in role["rules"]
+        if "configmaps" in rule["resources"] and names.POLICY in rule.get("resourceNames", [names.POLICY])
+    }
+    assert verbs == {"kuangchao-operator": {"get"}, "kuangchao-policy-editor": {"get", "patch", "update"}}
 
 
 def test_one_operator_at_a_time(helm: Path) -> None:

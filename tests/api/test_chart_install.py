@@ -56,6 +56,8 @@ JOB_RULES = {
 RELEASE_RULES = {
     "/secrets:kuangchao-governance-token": {"get", "patch", "update"},
     "/configmaps:kuangchao-trust": {"get", "patch", "update"},
+    "/configmaps:kuangchao-revocations": {"get", "patch", "update"},
+    "/configmaps:kuangchao-policy": {"get"},
 }
 
 
