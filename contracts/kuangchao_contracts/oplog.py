@@ -28,6 +28,11 @@ _Key = tuple[str, str, str]
 _MANY: Final[_Key] = ("many", "many", "many")
 
 
+def request_hash(request: Contract) -> str:
+    """How a request is named in a line: what was asked can be compared, and is not told."""
+    return hashlib.sha256(request.__pydantic_serializer__.to_json(request)).hexdigest()
+
+
 @dataclass(slots=True)
 class _Note:
     record: AuditRecord
@@ -74,8 +79,7 @@ class OperationLog(AuditSink):
 
     def step(self, op: str, resource: str, subject: str, request: Contract) -> None:
         """Append one call: what, on what, by whom, and the hash of the request."""
-        request_hash = hashlib.sha256(request.__pydantic_serializer__.to_json(request)).hexdigest()
-        self._append(self._name(op, resource, subject), f'"req":"{request_hash}"')
+        self._append(self._name(op, resource, subject), f'"req":"{request_hash(request)}"')
         if self._mark:
             self._note_grace(op, resource, subject)
 

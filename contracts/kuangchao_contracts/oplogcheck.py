@@ -37,6 +37,10 @@ class LogBrokenError(StorageError):
     """An operation log is not the one that was pinned. The message names file and line."""
 
 
+class LogTornError(LogBrokenError):
+    """The last line of a log is not whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """A log that meets every pin. `tail` lines follow the highest one: they follow from each other, and that is all."""
@@ -45,7 +49,9 @@ class Verified:
     tail: int
     head: str
     fault: str = ""
-    """What ends the tail before the end of the file; a process that was killed leaves half a line."""
+    """What ends the tail before the end of the file."""
+    torn: bool = False
+    """The fault is half a last line, as a process leaves it that was killed."""
 
 
 def _ignore(line: LogLine) -> None:
@@ -69,9 +75,9 @@ def verify_oplog(parts: Sequence[Path], pins: Iterable[Pin] = (), see: Callable[
                 left.pop(0)
             see(line)
     except LogBrokenError as error:
-        if left or count <= pinned - 1:
+        if left:
             raise
-        return Verified(pinned, count - pinned, head, str(error))
+        return Verified(pinned, count - pinned, head, str(error), torn=isinstance(error, LogTornError))
     if left:
         raise LogBrokenError(f"{place}: is the last one, with entry {count}; {pinned} entries are committed")
     return Verified(pinned, count - pinned, head)
@@ -87,7 +93,7 @@ def _follow(parts: Sequence[Path]) -> Iterator[tuple[str, LogLine, str]]:
                 number += 1
                 place, line = f"{path.name} line {number}", raw.removesuffix(b"\n")
                 if line == raw:
-                    raise LogBrokenError(f"{place}: cut off")
+                    raise LogTornError(f"{place}: cut off")
                 entry = _parsed(place, line)
                 if entry.n != count + 1:
                     raise LogBrokenError(f"{place}: says that it is entry {entry.n}, not {count + 1}")

@@ -8,6 +8,7 @@ import typer
 from kuangchao_operator.cli import (
     audit_anomalies_command,
     audit_commands,
+    audit_job_command,
     doctor_command,
     job_commands,
     logs_command,
@@ -43,6 +44,7 @@ app.command("resume")(reporting(job_commands.resume))
 app.command("delete")(reporting(job_commands.delete))
 app.command("doctor")(reporting(doctor_command.doctor))
 audit.command("query")(reporting(audit_commands.query))
+audit.command("job")(reporting(audit_job_command.job))
 audit.command("anomalies")(reporting(audit_anomalies_command.anomalies))
 app.add_typer(audit, name="audit")
 

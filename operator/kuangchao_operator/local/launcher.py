@@ -162,6 +162,7 @@ class LocalLauncher(Launcher):
             "KUANGCHAO_TERMINATION_LOG": str(directory / "termination.log"),
             "KUANGCHAO_RUN_DIR": str(self._run.short(name)),
             "KUANGCHAO_GRACE_SECONDS": str(grace_seconds(job)),
+            "KUANGCHAO_OPLOG": os.environ.get("KUANGCHAO_OPLOG", "always"),
         }
         command = [sys.executable, "-m", "kuangchao_worker.agent"]
         child = await Child.start(command, environment, directory / "output.log")
