@@ -24,7 +24,6 @@ from kuangchao_operator.audit.disk import DiskGuard, Room
 from kuangchao_operator.audit.lanes import Item, Lane
 from kuangchao_operator.audit.outage import Outage, room_record
 from kuangchao_operator.audit.store import AuditStore, Consume, Entry
-from kuangchao_operator.audit.tree import Head
 from kuangchao_operator.audit.stream import RecordStream
 from kuangchao_operator.audit.tree import Head
 
@@ -98,19 +97,6 @@ class StoreSink(AuditSink):
         if self._store is None:
             raise e.AuditUnavailableError("audit store is not open")
         return self._store
-
-    @property
-    def tree(self) -> Head:
-        """The Merkle tree of the day, over all that is on disk. Raises AuditUnavailableError."""
-        return self.store.tree
-
-    async def keep_checkpoint(self, head: Head, note: str) -> None:
-        """Keep a signed checkpoint in the file of its day. Raises AuditUnavailableError."""
-        kept = asyncio.get_running_loop().run_in_executor(self._thread, self.store.keep_checkpoint, head, note)
-        try:
-            await asyncio.wait_for(kept, WRITE_TIMEOUT_SECONDS)
-        except TimeoutError:
-            raise e.AuditUnavailableError("audit store does not answer in time") from None
 
     async def start(self) -> None:
         """Open the store, settle what an earlier process left open, start writing. Raises AuditUnavailableError.
