@@ -73,7 +73,7 @@ def resources(path: Path, *objects: dict) -> str:
     return str(write(path / "resources.yaml", yaml.safe_dump_all(objects)))
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "audit query", "audit anomalies"])
+@pytest.mark.parametrize("command", [*COMMANDS, "audit query", "audit anomalies", "policy check"])
 def test_every_command_has_help_and_json(command: str) -> None:
     found = call(*command.split(), "--help")
     assert found.exit_code == 0
