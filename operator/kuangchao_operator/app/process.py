@@ -14,10 +14,11 @@ from typing import Final
 import kopf
 
 from kuangchao_contracts.errors import UnavailableError
-from kuangchao_operator.app.background import GOVERNANCE_SECONDS, RESYNC_SECONDS, every
+from kuangchao_operator.app.background import ARCHIVE_SECONDS, GOVERNANCE_SECONDS, RESYNC_SECONDS, every
 from kuangchao_operator.app.looplag import watch_loop
+from kuangchao_operator.app.recovery import settle
 from kuangchao_operator.app.settings import Settings, kopf_settings
-from kuangchao_operator.app.wiring import PROCESS, Parts, assemble
+from kuangchao_operator.app.wiring import PROCESS, Parts, assemble, utc_now
 from kuangchao_operator.audit.k8s import KubernetesIntake
 from kuangchao_operator.audit.server import IntakeServer, intake_tls
 from kuangchao_operator.kube.client import connect
@@ -46,6 +47,7 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     await parts.sink.start()
     stack.push_async_callback(parts.sink.close)
     await _patiently(parts.reader.fill)
+    await _patiently(lambda: settle(parts.sink, parts.truth, utc_now))
     await parts.policy.refresh()
     await parts.trust.refresh()
     await _patiently(parts.revocations.look)
@@ -87,6 +89,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         parts.pools.keep(),
         parts.revocations.keep(),
         every(GOVERNANCE_SECONDS, "governance token", parts.governance.deliver, rng),
+        every(ARCHIVE_SECONDS, "audit archive", parts.archive.tidy, rng),
         _resync(parts, rng),
         _decide(parts, watching),
         watch_loop(parts.metrics.lagged),

@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from kuangchao_operator.app.background import GovernanceToken
 from kuangchao_operator.app.health import HealthServer
 from kuangchao_operator.app.metrics import Metrics
 from kuangchao_operator.app.settings import Settings
+from kuangchao_operator.audit.archive import Archive, Keeping
+from kuangchao_operator.audit.disk import DiskGuard, Limits
 from kuangchao_operator.audit.sink import StoreSink
+from kuangchao_operator.audit.stream import RecordStream
 from kuangchao_operator.gate.accountdoor import AccountDoor
 from kuangchao_operator.gate.accounts import AccountExchange
 from kuangchao_operator.gate.fence import JobFence
@@ -49,6 +53,7 @@ from kuangchao_operator.kube.snapshot import KubeFacts
 from kuangchao_operator.kube.status import KubeJobStore
 from kuangchao_operator.kube.tokenreview import TokenReviews
 from kuangchao_operator.kube.trust import TrustPublisher
+from kuangchao_operator.kube.truth import KubeTruth
 from kuangchao_operator.kube.workerpods import CachedWorkerPods
 from kuangchao_operator.kube.writer import Writer
 from kuangchao_operator.layers.execution.decide import decide
@@ -89,10 +94,12 @@ class Parts:
     api: KubeApi
     issuer: IssuerClient
     reader: Reader
+    truth: KubeTruth
     trust: TrustLoop
     policy: PolicyLoop
     certificate: ServingCertificate
     sink: StoreSink
+    archive: Archive
     gate: Gate
     gate_server: GateServer
     loops: JobLoops
@@ -115,7 +122,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     tokens = LayerTokens(issuer, fence, time.time, policies)
     publisher = TrustPublisher(writer)
     trust = TrustLoop(issuer, _publishing(settings, publisher, cache), policies=policies)
-    sink = StoreSink(settings.audit_dir, time.time, PROCESS)
+    sink, archive = audit_parts(settings)
     gate = Gate(PROCESS, TokenVerifier(trust.keys, settings.issuer), fence, sink, policies=policies)
     store, plans, events = KubeJobStore(api, cache), KubePlans(api), EventWriter(api, utc_now)
     document = PolicyConfigMap(api, events, settings.namespace)
@@ -184,25 +191,38 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     register(registry, cache, watches)
     metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))
     metrics.follow_policy(lambda: policies.current.generation, lambda: policy.stale)
+    metrics.follow_audit(sink, archive)
     return Parts(
         api=api,
         issuer=issuer,
         reader=Reader(api, cache, settings.job_namespaces),
+        truth=KubeTruth(api, cache),
         trust=trust,
         policy=policy,
         certificate=ServingCertificate(issuer, gate_names(settings), gate_addresses(settings), time.time),
         sink=sink,
+        archive=archive,
         gate=gate,
         gate_server=GateServer(gate, trust.jwks, others=AccountDoor(accounts.exchange).routes()),
         loops=loops,
         pools=PoolKeeper(cache, writer, events, utc_now, rng),
         governance=governance,
         revocations=revocations,
-        health=HealthServer(metrics, ready),
+        health=HealthServer(metrics, lambda: ready() and not sink.blocked),
         metrics=metrics,
         registry=registry,
         ready=ready,
     )
+
+
+def audit_parts(settings: Settings) -> tuple[StoreSink, Archive]:
+    """The writer of the audit store, and the duty that keeps the store small."""
+    directory = settings.audit_dir
+    guard = DiskGuard(directory, Limits(settings.audit_low_disk_percent, settings.audit_full_disk_percent))
+    stream = RecordStream(directory, sys.stdout.fileno()) if settings.audit_stream == "stdout" else None
+    sink = StoreSink(directory, time.time, PROCESS, guard=guard, stream=stream)
+    keeping = Keeping(settings.audit_hot_days, settings.audit_retention_days)
+    return sink, Archive(directory, sink, utc_now, keeping, PROCESS)
 
 
 def _publishing(settings: Settings, publisher: TrustPublisher, cache: Cache) -> Callable[[Trust], Awaitable[None]]:

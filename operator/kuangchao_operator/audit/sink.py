@@ -66,6 +66,7 @@ class StoreSink(AuditSink):
         self._room, self._looked, self._outage = Room.ALL, 0.0, Outage()
         self._wake, self._freed = asyncio.Event(), asyncio.Event()
         self._closing = False
+        self._interrupted: tuple[AuditRecord, ...] = ()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit-writer")
         self._store: AuditStore | None = None
         self._task: asyncio.Task[None] | None = None
@@ -80,6 +81,10 @@ class StoreSink(AuditSink):
         """Records of lane A refused so far."""
         return self._outage.refused
 
+    def not_streamed(self) -> int:
+        """Stored records that the stream had to leave out so far."""
+        return self._stream.dropped if self._stream is not None else 0
+
     @property
     def blocked(self) -> bool:
         """Whether no control call could be recorded for longer than a caller should be sent here for."""
@@ -92,6 +97,11 @@ class StoreSink(AuditSink):
         return self.store.tree
 
     @property
+    def interrupted(self) -> tuple[AuditRecord, ...]:
+        """Intents that an earlier process left without a result; `app/recovery.py` closes them once facts are known."""
+        return self._interrupted
+
+    @property
     def store(self) -> AuditStore:
         """The store, once started."""
         if self._store is None:
@@ -99,7 +109,7 @@ class StoreSink(AuditSink):
         return self._store
 
     async def start(self) -> None:
-        """Open the store, settle what an earlier process left open, start writing. Raises AuditUnavailableError.
+        """Open the store, see what an earlier process left open, start writing. Raises AuditUnavailableError.
 
         When the store is new this waits until one-shots minted from now on are not mistaken for older ones (< 1 s).
         """
@@ -108,7 +118,7 @@ class StoreSink(AuditSink):
             self._store = await loop.run_in_executor(self._thread, AuditStore, self._directory, self._clock)
             if self._stream is not None:
                 self._stream.start(self._store.head[0])
-            await loop.run_in_executor(self._thread, self._store.settle_interrupted)
+            self._interrupted = tuple(await loop.run_in_executor(self._thread, self._store.open_intents))
         except (OSError, sqlite3.Error) as error:
             raise e.AuditUnavailableError(f"audit store cannot open: {type(error).__name__}") from error
         self._task = loop.create_task(self._write(), name="audit-writer")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kuangchao_contracts import errors as e
-from kuangchao_contracts.audit import AuditRecord, Decision, Stage, StoredRecord
+from kuangchao_contracts.audit import AuditRecord, Stage, StoredRecord
 from kuangchao_contracts.merkle import Frontier, leaf_hash
 from kuangchao_operator.audit import schema, tree
 from kuangchao_operator.audit.tree import Head
@@ -106,36 +106,13 @@ class AuditStore:
         except sqlite3.Error as error:
             raise e.AuditUnavailableError(f"audit store cannot keep a checkpoint: {type(error).__name__}") from error
 
-    def settle_interrupted(self) -> int:
-        """Give every intent that never got a result one that says so; how many there were.
-
-        Called once at the start: what the process that wrote the intent did afterwards is not known.
-        """
-        open_intents = self._open_intents()
-        moment = datetime.fromtimestamp(self._clock(), UTC)
-        self.append(
-            [
-                Entry(
-                    record.replace(
-                        ts=moment,
-                        stage=Stage.RESULT,
-                        decision=Decision.ERROR,
-                        reason="Interrupted",
-                        detail="the process ended between intent and result; the outcome is not known",
-                    )
-                )
-                for record in open_intents
-            ]
-        )
-        return len(open_intents)
-
     def close(self) -> None:
         """Close the file and let another writer in."""
         self._connection.close()
         os.close(self._lock)
 
-    def _open_intents(self) -> list[AuditRecord]:
-        """Intents of this day and the one before that have no result in either."""
+    def open_intents(self) -> list[AuditRecord]:
+        """Intents of this day and the one before that have no result in either: their process ended before."""
         intents: dict[str, bytes] = {}
         for path in schema.files(self._directory)[-2:]:
             reader = schema.open_reader(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from kuangchao_contracts.audit import Stage
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import UnavailableError
 from kuangchao_contracts.keys import Jwks
@@ -18,8 +19,10 @@ from kuangchao_operator.gate.frontdoor import FrontDoor
 from kuangchao_operator.handlers.jobs import JobLoops
 from kuangchao_operator.kube.cache import Cache
 from kuangchao_operator.shell.loop import LoopPorts
+from tests.unit.authority.records import record
 from tests.unit.kube.bodies import UID, job
 
+INTENT = record(stage=Stage.INTENT, op="execution.launch")
 RUNNING = {"attempt": 3, "incarnation": 1}
 
 
@@ -42,9 +45,12 @@ class Start:
         self.parts = cast(Parts, SimpleNamespace(
             health=SimpleNamespace(start=self._note("health"), stop=self._note("")),
             issuer=SimpleNamespace(wait_ready=self._note("issuer")),
-            sink=SimpleNamespace(start=self._note("audit"), close=self._note("")),
+            sink=SimpleNamespace(
+                start=self._note("audit"), close=self._note(""), interrupted=(INTENT,), durable=self._note("settled")
+            ),
             reader=SimpleNamespace(fill=self._fill),
             policy=SimpleNamespace(refresh=self._note("policy")),
+            truth=SimpleNamespace(of=self._note("truth")),
             trust=SimpleNamespace(refresh=self._note("trust")),
             revocations=SimpleNamespace(look=self._note("revocations")),
             certificate=SimpleNamespace(renew=self._note("certificate"), context=None),
@@ -100,6 +106,6 @@ async def test_agents_of_running_jobs_hear_their_attempt_from_the_first_answer_o
     await start.run(tmp_path)
     assert start.heard == {"running": 3, "suspending": 3, "suspended": 0, "done": 0, "queued": 0}
     assert start.fence.attempt(UID) == 3
-    order = [name for name in start.log if name in ("audit", "list", "policy", "revocations", "gate")]
-    expected = ["audit", "list", "list", "list", "policy", "revocations", "gate"]
-    assert order == expected, "recorded, known, allowed, taken back, then it listens"
+    order = [name for name in start.log if name in ("audit", "list", "settled", "policy", "revocations", "gate")]
+    expected = ["audit", "list", "list", "list", "settled", "policy", "revocations", "gate"]
+    assert order == expected, "recorded, known, what was open is closed, allowed, taken back, then it listens"

@@ -191,16 +191,15 @@ def test_one_writer_at_a_time(world: World) -> None:
         AuditStore(world.directory, world.clock)
 
 
-def test_intents_without_result_are_settled_once(world: World) -> None:
+def test_intents_without_result_are_found_over_a_restart_and_midnight(world: World) -> None:
     intent = record(1, stage=Stage.INTENT, decision=Decision.ERROR, opid="open")
     done = [record(2, stage=Stage.INTENT, opid="done"), record(3, stage=Stage.RESULT, opid="done")]
     world.store.append([Entry(r) for r in (intent, *done)])
     world.clock.now += DAY
     world.restart()
-    assert world.store.settle_interrupted() == 1
-    assert world.store.settle_interrupted() == 0
-    last = query(world.directory, AuditQuery()).records[-1].record
-    assert (last.opid, last.stage, last.decision, last.reason) == ("open", Stage.RESULT, Decision.ERROR, "Interrupted")
+    assert world.store.open_intents() == [intent]
+    world.store.append([Entry(intent.replace(stage=Stage.RESULT))])
+    assert world.store.open_intents() == []
 
 
 WRITER = """
@@ -228,7 +227,9 @@ def test_a_writer_killed_between_intent_and_result(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
     clock = Clock(NOW + 5)
     store = AuditStore(tmp_path, clock)
-    assert store.settle_interrupted() == 1
+    (killed,) = store.open_intents()
+    assert killed.opid == "killed"
+    store.append([Entry(killed.replace(stage=Stage.RESULT))])
     again = Entry(record(stage=Stage.INTENT), ("jti", EPOCH + 61, EPOCH + 1))
     assert isinstance(store.append([again])[0], e.ReplayedTokenError)
     store.close()
