@@ -15,6 +15,7 @@ from kuangchao_operator.kube.writer import Writer
 
 GOVERNANCE_SECRET: Final = "kuangchao-governance-token"
 GOVERNANCE_SECONDS: Final = 90.0
+ARCHIVE_SECONDS: Final = 3_600.0
 RESYNC_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 5.0
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from kuangchao_operator.app.metrics import Metrics
 
 
 class HealthServer:
-    """`/healthz` answers while the event loop turns, `/readyz` once the operator decides, `/metrics` always."""
+    """`/healthz` answers while the event loop turns, `/readyz` while the operator decides and records; `/metrics`."""
 
     def __init__(self, metrics: Metrics, ready: Callable[[], bool]) -> None:
         self._metrics, self._ready = metrics, ready
@@ -35,7 +35,7 @@ class HealthServer:
         return web.Response(text="ok")
 
     async def _is_ready(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok") if self._ready() else web.Response(status=503, text="starting")
+        return web.Response(text="ok") if self._ready() else web.Response(status=503, text="not ready")
 
     async def _exposition(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), content_type="text/plain", charset="utf-8")

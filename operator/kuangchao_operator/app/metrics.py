@@ -7,6 +7,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from kuangchao_contracts.reasons import ConditionType
+from kuangchao_operator.audit.archive import Archive
+from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.handlers.watch import WatchClock
 from kuangchao_operator.kube.cache import KINDS, Cache, Change, JobRecord
 from kuangchao_operator.kube.pools import pool_facts
@@ -64,6 +66,30 @@ class Metrics:
             "1 while the policy document has a fault and an older one is in force",
             registry=self._registry,
         ).set_function(stale)
+
+    def follow_audit(self, sink: StoreSink, archive: Archive) -> None:
+        """Show what is lost, refused and left undone of the audit record."""
+        for name, text, read in (
+            ("kuangchao_audit_dropped", "Successful reads without a record", lambda: sink.dropped),
+            ("kuangchao_audit_refused", "Records of control calls and denials refused", lambda: sink.refused),
+            ("kuangchao_audit_blocked", "1 while no control call can be recorded", lambda: sink.blocked),
+            ("kuangchao_audit_stream_dropped", "Stored records without a line in the stream", sink.not_streamed),
+            ("kuangchao_audit_archive_failures", "Days that could not be moved or removed", lambda: archive.failed),
+        ):
+            Gauge(name, text, registry=self._registry).set_function(read)
+
+    def follow_checkpoints(self, age: Callable[[], float], refused: Callable[[], int]) -> None:
+        """Show how old the newest checkpoint of the audit record is, and how often the issuer refused to sign one."""
+        Gauge(
+            "kuangchao_audit_checkpoint_age_seconds",
+            "Since the newest signed checkpoint of the audit record",
+            registry=self._registry,
+        ).set_function(age)
+        Gauge(
+            "kuangchao_audit_checkpoints_refused",
+            "Refusals since the start: what is stored does not continue what was signed",
+            registry=self._registry,
+        ).set_function(refused)
 
     def render(self) -> bytes:
         """The exposition."""

@@ -1,10 +1,10 @@
 """Settings of the operator process, from the environment, and their one mapping onto kopf's."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import kopf
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kuangchao_contracts import names
@@ -25,6 +25,16 @@ class Settings(BaseSettings):
     """Image of training pods where a job names none."""
     issuer_socket: Path
     audit_dir: Path
+    audit_hot_days: Annotated[int, Field(ge=1, le=365)] = 7
+    """Older audit days become Parquet."""
+    audit_retention_days: Annotated[int, Field(ge=2, le=36_500)] = 90
+    """Older audit days leave a tombstone only."""
+    audit_low_disk_percent: Annotated[float, Field(ge=0, le=100)] = 10.0
+    """With less free space successful reads are not recorded."""
+    audit_full_disk_percent: Annotated[float, Field(ge=0, le=100)] = 5.0
+    """With less free space control calls are refused."""
+    audit_stream: Literal["off", "stdout"] = "off"
+    """Where each stored record is copied to as a line of JSON."""
     audit_tls_dir: Path | None = None
     """tls.crt, tls.key and ca.crt of the API server's audit intake; unset: no intake."""
     job_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
@@ -46,6 +56,16 @@ class Settings(BaseSettings):
     @classmethod
     def _unset(cls, value: Any) -> Any:
         return value or None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.audit_retention_days <= self.audit_hot_days:
+            raise ValueError(
+                f"audit_retention_days={self.audit_retention_days} must exceed {self.audit_hot_days} hot days"
+            )
+        if self.audit_full_disk_percent > self.audit_low_disk_percent:
+            raise ValueError("audit_full_disk_percent must not exceed audit_low_disk_percent")
+        return self
 
     @property
     def issuer(self) -> str:

@@ -23,7 +23,6 @@ from kuangchao_contracts.resources import CLUSTER
 from kuangchao_operator.audit import cold, retention, schema, tiering
 
 log = logging.getLogger(__name__)
-EVERY_SECONDS: Final = 3_600.0
 MOVE_SECONDS: Final = 3_600.0
 MODULE: Final = "kuangchao_operator.audit.tiering"
 

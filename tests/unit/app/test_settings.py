@@ -77,3 +77,20 @@ def test_pods_of_others_are_filtered_by_the_server(environment: pytest.MonkeyPat
 def test_given_namespaces_need_no_scanning_of_the_cluster(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("KUANGCHAO_JOB_NAMESPACES", "team-a")
     assert kopf_settings(load()).scanning.disabled
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"HOT_DAYS": "30", "RETENTION_DAYS": "30"}, "must exceed"),
+        ({"LOW_DISK_PERCENT": "5", "FULL_DISK_PERCENT": "6"}, "must not exceed"),
+        ({"STREAM": "stderr"}, "stdout"),
+    ],
+)
+def test_audit_settings_that_contradict_each_other(
+    environment: pytest.MonkeyPatch, values: dict[str, str], why: str
+) -> None:
+    for name, value in values.items():
+        environment.setenv(f"KUANGCHAO_AUDIT_{name}", value)
+    with pytest.raises(ValidationError, match=why):
+        load()
