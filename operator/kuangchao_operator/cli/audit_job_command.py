@@ -58,13 +58,17 @@ def job(
 
     start = point_in_time("--since", since, datetime.now(UTC))
     resource, directory = _about(name, run), _directory(directory, run)
+    damage = _whole(directory)
     with _asking(directory, context, release_namespace) as ask:
-        found = trail(_records(ask, resource, start), uid)
+        try:
+            found = trail(_records(ask, resource, start), uid)
+        except (ValueError, TypeError):
+            raise StorageError("; ".join(damage) or "the store holds a record that cannot be read") from None
     if not found.calls:
         raise InvalidInputError("job", name or str(run), "is not in the record; is the name right, or --since?")
     folders = _folders(checkpoints, run, found.uid, job_folders)
     logs = read_logs(folders, found.commits, lines=steps) if folders else JobLogs()
-    problems = [*_whole(directory), *logs.problems]
+    problems = [*damage, *logs.problems]
     answer = _answer(resource, found, logs, problems, looked=bool(folders), steps=steps)
     if output is Format.JSON:
         emit_json(answer)
