@@ -15,6 +15,8 @@ from kuangchao_operator.cli import (
     plan_command,
     policy_command,
     run_command,
+    token_commands,
+    token_verify_command,
 )
 from kuangchao_operator.cli.output import reporting
 
@@ -33,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 audit = typer.Typer(help="What the audit store recorded.", no_args_is_help=True, rich_markup_mode=None)
+token = typer.Typer(help="Capability tokens: judge one, take them back.", no_args_is_help=True, rich_markup_mode=None)
 policy = typer.Typer(help="Who may do what.", no_args_is_help=True, rich_markup_mode=None)
 
 app.command("run")(reporting(run_command.run))
@@ -49,6 +52,11 @@ audit.command("query")(reporting(audit_commands.query))
 audit.command("job")(reporting(audit_job_command.job))
 audit.command("anomalies")(reporting(audit_anomalies_command.anomalies))
 app.add_typer(audit, name="audit")
+token.command("verify")(reporting(token_verify_command.verify))
+token.command("revoke")(reporting(token_commands.revoke))
+token.command("restore")(reporting(token_commands.restore))
+token.command("revocations")(reporting(token_commands.revocations))
+app.add_typer(token, name="token")
 policy.command("check")(reporting(policy_command.check))
 app.add_typer(policy, name="policy")
 

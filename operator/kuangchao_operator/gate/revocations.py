@@ -5,9 +5,9 @@ Keys are `jti.<token id>` (value: unix seconds until which it could be used, or 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from kuangchao_contracts.tokens import MAX_LEASE_SECONDS
 
@@ -89,3 +89,14 @@ def read(data: Mapping[str, str], now: float) -> Reading:
     return Reading(
         Revocations(tokens, frozenset(named["kid"]), frozenset(named["job"])), stamps, frozenset(expired), malformed
     )
+
+
+def writers(body: Mapping[str, Any]) -> dict[str, str]:
+    """Field manager and time of the last write of each key of a ConfigMap."""
+    return {key: who for entry in body["metadata"].get("managedFields") or () for key, who in _written(entry)}
+
+
+def _written(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    fields = (entry.get("fieldsV1") or {}).get("f:data") or {}
+    who = f"{entry.get('manager', 'unknown')} at {entry.get('time', 'unknown')}"
+    return ((name.removeprefix("f:"), who) for name in fields if name.startswith("f:"))

@@ -9,10 +9,10 @@ from typing import Any, Final
 from kuangchao_contracts import names
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.reasons import Reason
+from kuangchao_operator.gate.revocations import writers
 from kuangchao_operator.kube import paths
 from kuangchao_operator.kube.client import KubeApi
 from kuangchao_operator.kube.events import EventWriter
-from kuangchao_operator.kube.revocations import writers
 from kuangchao_operator.layers.execution.model import Emit
 
 POLICY_FILE: Final = "policy.yaml"

@@ -6,7 +6,7 @@ next look until it is done. What cannot be read stays as it was last: an outage 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Set
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage, n
 from kuangchao_contracts.errors import AuditUnavailableError, ConflictError, KuangchaoError
 from kuangchao_contracts.gate import printable
 from kuangchao_operator.gate.fence import JobFence
-from kuangchao_operator.gate.revocations import Reading, Revocations, key_of, read
+from kuangchao_operator.gate.revocations import Reading, Revocations, key_of, read, writers
 from kuangchao_operator.gate.trust import TrustLoop
 from kuangchao_operator.kube import paths
 from kuangchao_operator.kube.client import MERGE, KubeApi, NotFoundError, RefusedError
@@ -170,14 +170,3 @@ class RevocationKeeper:
         if (key, text) not in self._said:
             self._said.add((key, text))
             logger.warning("%s", text)
-
-
-def writers(body: dict[str, Any]) -> dict[str, str]:
-    """Field manager and time of the last write of each key of a ConfigMap."""
-    return {key: who for entry in body["metadata"].get("managedFields") or () for key, who in _written(entry)}
-
-
-def _written(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    fields = (entry.get("fieldsV1") or {}).get("f:data") or {}
-    who = f"{entry.get('manager', 'unknown')} at {entry.get('time', 'unknown')}"
-    return ((name.removeprefix("f:"), who) for name in fields if name.startswith("f:"))
