@@ -22,7 +22,9 @@ File = Annotated[
 
 
 def check(file: File, output: Output = Format.TEXT) -> None:
-    """Check a policy document, and show which rights differ from the built-in ones.
+    """Check a policy document and show what it changes.
+
+    Shown are the rights that differ from the built-in ones.
 
     What the issuer would refuse is bad input (exit code 2): the message names line or rule, field, value and the
     nearest legal value.
