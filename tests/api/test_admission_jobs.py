@@ -111,6 +111,7 @@ def jobs(guarded: ApiServer) -> Iterator[ApiServer]:
 @pytest.mark.parametrize("actor", PEOPLE)
 @pytest.mark.parametrize("act", ACTS)
 def test_people(jobs: ApiServer, act: str, actor: str) -> None:
+    """kubernetes/kubernetes#100096: what the request would store is judged as well as what is stored."""
     ask, allowed, message = ACTS[act]
     if actor in allowed:
         assert ask.by(jobs, ACTORS[actor])
@@ -169,7 +170,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("actor", ["administrator", "owner", "gitops"])
 def test_naming_an_account_needs_the_right_to_use_it(jobs: ApiServer, use: str, actor: str) -> None:
-    """CVE-2026-10609: an operator that acted as whatever account a user had named."""
+    """openshift/cluster-logging-operator#3400, CVE-2026-10609: the operator acted as whatever account a user had named."""
     ask, free = USES[use]
     said = refusal(jobs, actor, ask)
     assert bool(said) != free
