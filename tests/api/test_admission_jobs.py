@@ -170,7 +170,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("actor", ["administrator", "owner", "gitops"])
 def test_naming_an_account_needs_the_right_to_use_it(jobs: ApiServer, use: str, actor: str) -> None:
-    """openshift/cluster-logging-operator#3400, CVE-2026-10609: the operator acted as whatever account a user had named."""
+    """openshift/cluster-logging-operator#3400, CVE-2026-10609: any account that a user named was acted as."""
     ask, free = USES[use]
     said = refusal(jobs, actor, ask)
     assert bool(said) != free
