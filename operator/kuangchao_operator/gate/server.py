@@ -52,7 +52,7 @@ class GateServer:
         """`others`: routes of neighbours that answer at the same port."""
         self._gate, self._jwks, self._request_seconds, self._others = gate, jwks, request_seconds, tuple(others)
         self._body_seconds, self._idle_seconds = body_seconds, idle_seconds
-        self._limits = limits or FailureLimits(time.monotonic)
+        self._limits = FailureLimits(time.monotonic) if limits is None else limits
         self._listener: Listener | None = None
 
     def app(self) -> web.Application:

@@ -1,0 +1,79 @@
+"""Floods of garbage: answered like any other refusal, soon unread, counted to the last one, harmless to others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kuangchao_contracts import tokens
+from kuangchao_contracts.audit import AuditRecord, Decision
+from kuangchao_operator.gate.limits import BURST
+from tests.boundary.gate.plane import JOB, JOIN, POD, World
+from tests.unit.authority.kit import Clock, Signer
+
+BODY = {"resource": JOB.resource, "request": JOIN.wire()}
+
+
+async def flood(world: World, calls: int, token: Callable[[int], str]) -> list[tuple[int, dict[str, Any]]]:
+    """Many calls over one connection."""
+    async with world.session() as session:
+        return [await call(world, session, token(number)) for number in range(calls)]
+
+
+async def call(world: World, session: aiohttp.ClientSession, token: str) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with session.post(f"{world.url}/v1/call/execution.join", json=BODY, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def lease(world: World) -> str:
+    return (await world.tokens.worker_bundles(JOB, 1, [POD]))[0].token("agent", "kc:execution")
+
+
+def counted(records: list[AuditRecord], reason: str) -> int:
+    return sum(record.count for record in records if record.reason == reason)
+
+
+async def test_beyond_the_burst_nothing_is_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    parse = tokens.parse_strict
+    monkeypatch.setattr(tokens, "parse_strict", lambda token: looked.append(token) or parse(token))
+    signer = Signer(Clock())
+    answers = await flood(world, 250, lambda _: signer.token())
+    assert {(status, answer["error"], answer["message"]) for status, answer in answers} == {(401, "invalid_token", "")}
+    assert len({answer["opid"] for _, answer in answers}) == 250
+    assert len(looked) == BURST
+    await world.stop()
+    records = world.records()
+    assert (counted(records, "UnknownKey"), counted(records, "TooManyFailures")) == (100, 150)
+    assert all(record.decision is Decision.DENY and record.subject == "unverified" for record in records)
+
+
+async def test_who_was_known_before_passes_and_who_is_new_waits(world: World) -> None:
+    old, new = await lease(world), await lease(world)
+    assert (await flood(world, 1, lambda _: old))[0][0] == 200
+    await flood(world, int(BURST), lambda _: "garbage")
+    assert [status for status, _ in await flood(world, 3, lambda n: (old, new, old)[n])] == [200, 401, 200]
+    world.failure_time += 0.1
+    assert (await flood(world, 1, lambda _: new))[0][0] == 200
+
+
+async def test_no_success_and_no_proven_failure_counts(world: World) -> None:
+    good = await lease(world)
+    assert {status for status, _ in await flood(world, int(BURST) + 50, lambda _: good)} == {200}
+    world.fence.set(JOB.uid, 2)
+    assert {status for status, _ in await flood(world, int(BURST) + 50, lambda _: good)} == {401}
+    assert len(world.failures) == 0
+    await world.stop()
+    assert counted(world.records(), "StaleEpoch") == BURST + 50
+
+
+async def test_public_data_is_served_after_a_flood_has_ended(world: World) -> None:
+    await flood(world, int(BURST), lambda _: "garbage")
+    descriptors = f"{world.url}/v1/call/resource.descriptors"
+    async with world.session() as session, session.post(descriptors, json=BODY) as response:
+        assert response.status == 401
+    world.failure_time += 1
+    async with world.session() as session, session.post(descriptors, json=BODY) as response:
+        assert response.status == 403  # nobody serves it in this control plane
