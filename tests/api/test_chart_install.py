@@ -57,6 +57,7 @@ RELEASE_RULES = {
     "/secrets:kuangchao-governance-token": {"get", "patch", "update"},
     "/configmaps:kuangchao-trust": {"get", "patch", "update"},
     "/configmaps:kuangchao-revocations": {"get", "patch", "update"},
+    "/configmaps:kuangchao-audit-head": {"get", "patch", "update"},
     "/configmaps:kuangchao-policy": {"get"},
 }
 
@@ -132,7 +133,12 @@ def test_governance_has_no_writing_verb_anywhere(installed: ApiServer, namespace
 def test_auditors_may_forward_to_governance_and_nothing_else(installed: ApiServer) -> None:
     role = f"--role=kuangchao-auditor --user={AUDITOR} -n {NAMESPACE}".split()
     installed.kubectl("create", "rolebinding", "auditors", *role)
-    assert _review(installed, AUDITOR, NAMESPACE) == {"/pods": {"get", "list"}, "/pods/portforward": {"get", "create"}}
+    assert _review(installed, AUDITOR, NAMESPACE) == {
+        "/pods": {"get", "list"},
+        "/pods/portforward": {"get", "create"},
+        "/configmaps:kuangchao-trust": {"get"},
+        "/configmaps:kuangchao-audit-head": {"get"},
+    }
     assert _review(installed, AUDITOR, JOBS) == {}
 
 

@@ -46,6 +46,7 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     await parts.issuer.wait_ready(ISSUER_SECONDS)
     await parts.sink.start()
     stack.push_async_callback(parts.sink.close)
+    stack.push_async_callback(parts.checkpointer.finish)
     await _patiently(parts.reader.fill)
     await _patiently(lambda: settle(parts.sink, parts.truth, utc_now))
     await parts.policy.refresh()
@@ -88,6 +89,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         parts.certificate.keep(),
         parts.pools.keep(),
         parts.revocations.keep(),
+        parts.checkpointer.keep(),
         every(GOVERNANCE_SECONDS, "governance token", parts.governance.deliver, rng),
         every(ARCHIVE_SECONDS, "audit archive", parts.archive.tidy, rng),
         _resync(parts, rng),

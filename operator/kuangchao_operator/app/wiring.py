@@ -23,6 +23,7 @@ from kuangchao_operator.app.health import HealthServer
 from kuangchao_operator.app.metrics import Metrics
 from kuangchao_operator.app.settings import Settings
 from kuangchao_operator.audit.archive import Archive, Keeping
+from kuangchao_operator.audit.checkpoints import Checkpointer
 from kuangchao_operator.audit.disk import DiskGuard, Limits
 from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.audit.stream import RecordStream
@@ -39,6 +40,7 @@ from kuangchao_operator.gate.trust import Trust, TrustLoop
 from kuangchao_operator.handlers.jobs import JobLoops
 from kuangchao_operator.handlers.pools import PoolKeeper
 from kuangchao_operator.handlers.watch import WatchClock, register
+from kuangchao_operator.kube.anchor import AuditAnchor
 from kuangchao_operator.kube.cache import Cache
 from kuangchao_operator.kube.client import KubeApi
 from kuangchao_operator.kube.effects import KubeEffects
@@ -77,6 +79,12 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def say(line: str) -> None:
+    """A line on standard output whatever the log level: who collects logs keeps what the store could lose."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 class Ready:
     """Whether the operator decides already; asked by the readiness probe."""
 
@@ -99,6 +107,7 @@ class Parts:
     policy: PolicyLoop
     certificate: ServingCertificate
     sink: StoreSink
+    checkpointer: Checkpointer
     archive: Archive
     gate: Gate
     gate_server: GateServer
@@ -191,6 +200,9 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     register(registry, cache, watches)
     metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))
     metrics.follow_policy(lambda: policies.current.generation, lambda: policy.stale)
+    anchor = AuditAnchor(writer, settings.namespace)
+    checkpointer = Checkpointer(settings.audit_dir, sink, issuer, anchor.publish, say, time.time)
+    metrics.follow_checkpoints(lambda: checkpointer.age, lambda: checkpointer.refused)
     metrics.follow_audit(sink, archive)
     return Parts(
         api=api,
@@ -201,6 +213,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         policy=policy,
         certificate=ServingCertificate(issuer, gate_names(settings), gate_addresses(settings), time.time),
         sink=sink,
+        checkpointer=checkpointer,
         archive=archive,
         gate=gate,
         gate_server=GateServer(gate, trust.jwks, others=AccountDoor(accounts.exchange).routes()),
@@ -230,8 +243,8 @@ def _publishing(settings: Settings, publisher: TrustPublisher, cache: Cache) -> 
 
     async def publish(trust: Trust) -> None:
         running = {record.job.metadata.namespace or "" for record in cache.jobs if record.held}
-        jwks, policy = trust.jwks.canonical().decode(), trust.policy.canonical().decode()
-        await publisher.update(trust.ca_pem, jwks, policy, settings.issuer, {settings.namespace, *running})
+        jwks, policy, audit = (part.canonical().decode() for part in (trust.jwks, trust.policy, trust.audit))
+        await publisher.update(trust.ca_pem, jwks, policy, audit, settings.issuer, {settings.namespace, *running})
 
     return publish
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -30,6 +31,14 @@ from kuangchao_contracts.minting import (
     MintRequest,
     PolicyReply,
 )
+from kuangchao_contracts.notes import (
+    AUDIT_KEYS_PATH,
+    CHECKPOINT_PATH,
+    AuditKeys,
+    CheckpointRefusedError,
+    CheckpointReply,
+    CheckpointRequest,
+)
 from kuangchao_contracts.wire import ErrorReply
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -40,7 +49,10 @@ def _refusals(kind: type[e.CapabilityError]) -> dict[str, type[e.CapabilityError
     return {kind.code: kind, **{code: k for sub in kind.__subclasses__() for code, k in _refusals(sub).items()}}
 
 
-_REFUSALS: Final = _refusals(e.CapabilityError)
+_REFUSALS: Final[dict[str, type[e.KuangchaoError]]] = {
+    **_refusals(e.CapabilityError),
+    CheckpointRefusedError.code: CheckpointRefusedError,
+}
 
 
 class IssuerClient:
@@ -91,6 +103,21 @@ class IssuerClient:
     async def certificate(self, request: CertificateRequest) -> CertificateReply:
         """A certificate for a CSR."""
         return await self._ask("POST", CERTIFICATE_PATH, CertificateReply, request)
+
+    async def audit_keys(self) -> AuditKeys:
+        """Public keys for checkpoints of the audit record."""
+        return await self._ask("GET", AUDIT_KEYS_PATH, AuditKeys)
+
+    async def last_checkpoint(self, day: date) -> str | None:
+        """The newest checkpoint signed for a day."""
+        return (await self._ask("GET", f"{CHECKPOINT_PATH}/{day.isoformat()}", CheckpointReply)).note
+
+    async def sign_checkpoint(self, request: CheckpointRequest) -> str:
+        """A new checkpoint. Raises CheckpointRefusedError."""
+        note = (await self._ask("POST", CHECKPOINT_PATH, CheckpointReply, request)).note
+        if note is None:
+            raise e.UnavailableError("issuer answered without a checkpoint")
+        return note
 
     async def wait_ready(self, seconds: float) -> None:
         """Return as soon as the issuer answers. Raises UnavailableError when it does not in this time."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.keys import MAX_DENIED, Jwks, KeySet
+from kuangchao_contracts.notes import AuditKeys
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_operator.gate.issuer_client import IssuerClient
 
@@ -23,6 +24,7 @@ class Trust:
     jwks: Jwks
     ca_pem: str
     policy: Policy
+    audit: AuditKeys
 
 
 class TrustLoop:
@@ -71,7 +73,7 @@ class TrustLoop:
 
     async def _take(self, jwks: Jwks) -> None:
         self._trust(jwks)
-        trust = Trust(self._jwks, await self._issuer.ca(), self._policies.current)
+        trust = Trust(self._jwks, await self._issuer.ca(), self._policies.current, await self._issuer.audit_keys())
         if trust != self._published:
             await self._publish(trust)
             self._published = trust

@@ -1,4 +1,7 @@
-"""Publishes what workers need to judge tokens, calls and the gate: ConfigMap `kuangchao-trust`. Public only."""
+"""Publishes what others need to judge tokens, calls, the gate and the audit record: ConfigMap `kuangchao-trust`.
+
+Public only.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -11,6 +14,7 @@ from kuangchao_operator.kube.writer import Writer
 
 CONFIG_MAP: Final = "kuangchao-trust"
 POLICY_KEY: Final = "policy.json"
+AUDIT_KEY: Final = "audit-keys.json"
 logger = logging.getLogger(__name__)
 
 
@@ -22,9 +26,17 @@ class TrustPublisher:
         self._data: dict[str, str] = {}
         self._namespaces: set[str] = set()
 
-    async def update(self, ca: str, jwks: str, policy: str, issuer: str, namespaces: Iterable[str]) -> None:
+    async def update(
+        self, ca: str, jwks: str, policy: str, audit_keys: str, issuer: str, namespaces: Iterable[str]
+    ) -> None:
         """New truth: write it wherever the old one is, and to these namespaces. A namespace that is gone is left."""
-        self._data = {"ca.crt": ca, "jwks.json": jwks, POLICY_KEY: policy, "issuer": issuer}
+        self._data = {
+            "ca.crt": ca,
+            "jwks.json": jwks,
+            POLICY_KEY: policy,
+            AUDIT_KEY: audit_keys,
+            "issuer": issuer,
+        }
         for namespace in sorted({*self._namespaces, *namespaces}):
             try:
                 await self.ensure(namespace)

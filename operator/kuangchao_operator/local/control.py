@@ -103,6 +103,7 @@ def _publisher(run: RunDirectory) -> Callable[[Trust], Awaitable[None]]:
         replace_file(run.trust / "ca.crt", trust.ca_pem.encode())
         replace_file(run.trust / "jwks.json", trust.jwks.canonical())
         replace_file(run.trust / "policy.json", trust.policy.canonical())
+        replace_file(run.trust / "audit-keys.json", trust.audit.canonical())
         replace_file(run.trust / "issuer", ISSUER.encode())
 
     return publish

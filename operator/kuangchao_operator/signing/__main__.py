@@ -14,6 +14,7 @@ from kuangchao_operator.signing.keystore import DAY, KeyStore
 from kuangchao_operator.signing.mint import Minter
 from kuangchao_operator.signing.policy import PolicyKeeper
 from kuangchao_operator.signing.server import IssuerServer
+from kuangchao_operator.signing.witness import Witness
 
 
 def main() -> int:
@@ -43,7 +44,8 @@ async def serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     minter = Minter(keys, arguments.issuer, time.time, policies)
-    await IssuerServer(keys, ca, minter, policies).serve(arguments.socket, stop)
+    witness = Witness(arguments.dir / "audit", arguments.issuer, time.time)
+    await IssuerServer(keys, ca, minter, policies, witness).serve(arguments.socket, stop)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The issuer's unix socket: mint, JWKS, CA, certificates, policy. Whoever may open the socket is the operator.
+"""The issuer's unix socket: mint, keys, CA, certificates, policy, checkpoints. Whoever may open it is the operator.
 
 Tokens leave in answers only, never in logs; a refusal says which class of fault it is, since only we are asking.
 """
@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from datetime import date
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,11 +29,13 @@ from kuangchao_contracts.minting import (
     MintBatch,
     MintReply,
 )
+from kuangchao_contracts.notes import AUDIT_KEYS_PATH, CHECKPOINT_PATH, CheckpointReply, CheckpointRequest
 from kuangchao_contracts.wire import ErrorReply
 from kuangchao_operator.signing.ca import CertificateAuthority
 from kuangchao_operator.signing.keystore import KeyStore
 from kuangchao_operator.signing.mint import Minter
 from kuangchao_operator.signing.policy import PolicyKeeper
+from kuangchao_operator.signing.witness import Witness
 
 log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -44,8 +47,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class IssuerServer:
     """Serves one issuer on one socket."""
 
-    def __init__(self, keys: KeyStore, ca: CertificateAuthority, minter: Minter, policies: PolicyKeeper) -> None:
-        self._keys, self._ca, self._minter, self._policies = keys, ca, minter, policies
+    def __init__(
+        self, keys: KeyStore, ca: CertificateAuthority, minter: Minter, policies: PolicyKeeper, witness: Witness
+    ) -> None:
+        self._keys, self._ca, self._minter, self._policies, self._witness = keys, ca, minter, policies, witness
 
     def app(self) -> web.Application:
         """The application, without a socket."""
@@ -56,6 +61,9 @@ class IssuerServer:
         app.router.add_get(CA_PATH, self._bundle)
         app.router.add_post(CERTIFICATE_PATH, self._certificate)
         app.router.add_get(POLICY_PATH, self._policy)
+        app.router.add_get(AUDIT_KEYS_PATH, self._audit_keys)
+        app.router.add_get(CHECKPOINT_PATH + "/{day}", self._last_checkpoint)
+        app.router.add_post(CHECKPOINT_PATH, self._checkpoint)
         return app
 
     async def serve(self, socket: Path, stop: asyncio.Event) -> None:
@@ -103,6 +111,20 @@ class IssuerServer:
 
     async def _policy(self, _: web.Request) -> web.Response:
         return web.json_response(self._policies.reply().wire())
+
+    async def _audit_keys(self, _: web.Request) -> web.Response:
+        return web.json_response(self._witness.keys.wire())
+
+    async def _last_checkpoint(self, request: web.Request) -> web.Response:
+        try:
+            day = date.fromisoformat(request.match_info["day"])
+        except ValueError:
+            raise InvalidInputError("day", "(not shown)", "is not a date") from None
+        return web.json_response(CheckpointReply(note=self._witness.last(day)).wire())
+
+    async def _checkpoint(self, request: web.Request) -> web.Response:
+        note = self._witness.sign(await _body(request, CheckpointRequest))
+        return web.json_response(CheckpointReply(note=note).wire())
 
     async def _bundle(self, _: web.Request) -> web.Response:
         return web.json_response(CaBundle(pem=self._ca.bundle()).wire())

@@ -48,6 +48,7 @@ class Start:
             sink=SimpleNamespace(
                 start=self._note("audit"), close=self._note(""), interrupted=(INTENT,), durable=self._note("settled")
             ),
+            checkpointer=SimpleNamespace(finish=self._note("")),
             reader=SimpleNamespace(fill=self._fill),
             policy=SimpleNamespace(refresh=self._note("policy")),
             truth=SimpleNamespace(of=self._note("truth")),
