@@ -73,7 +73,7 @@ def query(
     if wanted.since and wanted.until and wanted.since >= wanted.until:
         raise InvalidInputError("--since", since, f"is not before --until {until}")
     with governance(Cluster(context), release_namespace) as port:
-        reader = _Reader(port, wanted, limit)
+        reader = _Reader(port, pieces(wanted, now), limit)
         records = list(reader.records())
     if output is Format.JSON:
         emit_json(
@@ -141,22 +141,33 @@ def governance(cluster: Cluster, namespace: str) -> Iterator[PodPort]:
 class _Reader:
     """Follows the pages of an answer up to a limit."""
 
-    def __init__(self, port: PodPort, query: AuditQuery, limit: int) -> None:
-        self._port, self._query, self._limit = port, query, limit
+    def __init__(self, port: PodPort, queries: list[AuditQuery], limit: int) -> None:
+        self._port, self._queries, self._left = port, queries, limit
         self.dropped, self.truncated = 0, False
 
     def records(self) -> Iterator[StoredRecord]:
-        """Records in order of their sequence numbers."""
-        left, after = self._limit, 0
-        while left > 0:
-            page = page_of(self._port, self._query.replace(after=after, limit=min(left, 1_000)))
-            yield from page.records
-            left -= len(page.records)
-            self.dropped = page.dropped_reads
-            if page.next_after is None:
-                return
-            after = page.next_after
-        self.truncated = True
+        """Records in order of their sequence numbers; from one piece of time to the next in order of time."""
+        for query in self._queries:
+            after: int | None = 0
+            while after is not None:
+                if self._left <= 0:
+                    self.truncated = True
+                    return
+                page = page_of(self._port, query.replace(after=after, limit=min(self._left, 1_000)))
+                yield from page.records
+                self._left -= len(page.records)
+                self.dropped, after = page.dropped_reads, page.next_after
+
+
+def pieces(wanted: AuditQuery, now: datetime) -> list[AuditQuery]:
+    """The same question in as many queries as it takes, since one may span 31 days only. Together they miss nothing."""
+    from kuangchao_operator.audit.query import MAX_RANGE
+
+    start, end, found = wanted.since, wanted.until or now, []
+    while start is not None and end - start > MAX_RANGE:
+        found.append(wanted.replace(since=start, until=start + MAX_RANGE))
+        start += MAX_RANGE
+    return [*found, wanted.replace(since=start)]
 
 
 def page_of(port: PodPort, query: AuditQuery) -> AuditPage:
