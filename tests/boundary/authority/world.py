@@ -75,15 +75,32 @@ class World:
             Issuer(directory / name, Clock(NOW + 10)) for name in ("issuer", "denied", "retired", "stranger")
         )
         self.reached: list[str] = []
-        open_jobs = {*(holder.job_uid for holder in HOLDERS.values()), OTHER_JOB.job_uid}
-        self.fence, self.policies = FixedFence(dict.fromkeys(open_jobs - {SYSTEM}, ATTEMPT)), PolicyBook()
-        self.fence.taken_back.add(REVOKED_JTI)
-        self.sink, self.log = StoreSink(directory / "audit", self.clock), OperationLog()
-        self.verifier = TokenVerifier(self._keys(), ISSUER, self.clock)
+        self.fence, self.policies, self.keys = FixedFence(), PolicyBook(), KeySet(Jwks(keys=()))
+        self.standard()
+        self.verifier = TokenVerifier(self.keys, ISSUER, self.clock)
+        self._seq = 0
+        self._serve()
+
+    def standard(self) -> None:
+        """The facts that cases start from: open jobs, one token taken back, three known keys of which one is good."""
+        open_jobs = {*(holder.job_uid for holder in HOLDERS.values()), OTHER_JOB.job_uid} - {SYSTEM}
+        self.fence.attempts = dict.fromkeys(open_jobs, ATTEMPT)
+        self.fence.taken_back = {REVOKED_JTI}
+        self.policies.current = BUILT_IN
+        self.keys.update(self.jwks())
+
+    def _serve(self) -> None:
+        self.sink, self.log = StoreSink(self.directory / "audit", self.clock), OperationLog()
         self.control, self.rank = self._gate("operator", self.sink), self._gate("rank/0", self.log)
         for port in PORTS:
             self.gate_of(port).register(recorder(port, self.reached))
-        self._seq = 0
+
+    def restart(self) -> None:
+        """The operator ends and begins again; what was in memory only is gone."""
+        self.stop()
+        self.verifier = TokenVerifier(self.keys, ISSUER, self.clock)
+        self._serve()
+        self.run(self.sink.start())
 
     def start(self) -> None:
         self.run(self.sink.start())
@@ -92,10 +109,12 @@ class World:
     def stop(self) -> None:
         self.run(self.sink.close())
 
-    def _keys(self) -> KeySet:
+    def jwks(self, state: KeyState = KeyState.ACTIVE, use_until: int | None = None, *, deny: bool = False) -> Jwks:
+        """Keys of all issuers but the stranger's; that of the good one in this state."""
+        good = public_key(self.issuer.keys.signing_key()[1].public_key(), state, use_until)
         retired = public_key(self.retired.keys.signing_key()[1].public_key(), KeyState.RETIRING, int(NOW))
-        good, denied = self.issuer.keys.jwks().keys, self.denied.keys.jwks().keys
-        return KeySet(Jwks(keys=(*good, *denied, retired), denied=(self.denied.kid,)))
+        denied = public_key(self.denied.keys.signing_key()[1].public_key())
+        return Jwks(keys=(good, retired, denied), denied=(denied.kid, *([good.kid] if deny else [])))
 
     def _gate(self, process: str, sink: Any) -> Gate:
         return Gate(process, self.verifier, self.fence, sink, self.clock.moment, self.policies)
@@ -169,7 +188,7 @@ class World:
         """What was recorded since the last time, in the store and in the operation log."""
         stored = query(self.directory / "audit", AuditQuery(after=self._seq)).records
         self._seq = stored[-1].seq if stored else self._seq
-        return [*(item.record for item in stored), *self.log.take_denials()]
+        return [*(item.record for item in stored), *self.log.take_notes()]
 
 
 def resource_of(op: Operation, holder: Holder) -> str:

@@ -170,7 +170,7 @@ async def main(directory: Path, op: str, point: str) -> None:
 
 
 def fork(directory: Path, op: str, point: str) -> int:
-    """Exit status of a process of its own: what it takes to import is paid once."""
+    """A process of its own that makes one call; its id. What it takes to import is paid once for all."""
     directory.mkdir(parents=True)
     child = os.fork()
     if child == 0:
@@ -179,10 +179,16 @@ def fork(directory: Path, op: str, point: str) -> int:
             os._exit(0)
         finally:
             os._exit(1)
+    return child
+
+
+def code_of(child: int) -> int:
+    """How a child ended."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 if __name__ == "__main__":
     root = Path(sys.argv[1])
     cases = [(op, point) for op in OPERATIONS for point in POINTS]
-    sys.stdout.write(json.dumps({f"{op} {point}": fork(root / op / point, op, point) for op, point in cases}))
+    children = {f"{op} {point}": fork(root / op / point, op, point) for op, point in cases}
+    sys.stdout.write(json.dumps({case: code_of(child) for case, child in children.items()}))
