@@ -354,18 +354,16 @@ class Cluster:
     async def start_agents(self) -> None:
         """One agent per pod."""
         for index in range(self.pods):
-            with (self.folder / f"agent-{index}.log").open("ab") as log:
-                self.agents.append(
-                    await asyncio.create_subprocess_exec(
-                        sys.executable,
-                        "-m",
-                        "kuangchao_worker.agent",
-                        env=self.environment(index),
-                        cwd=ROOT,
-                        stdout=log,
-                        stderr=log,
-                    )
+            await self.start_agent(self.environment(index))
+
+    async def start_agent(self, environment: dict[str, str]) -> None:
+        """One agent more."""
+        with (self.folder / f"agent-{len(self.agents)}.log").open("ab") as log:
+            self.agents.append(
+                await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "kuangchao_worker.agent", env=environment, cwd=ROOT, stdout=log, stderr=log
                 )
+            )
 
     async def finish(self, seconds: float = 90) -> list[int]:
         """Exit codes of the agents."""
