@@ -8,6 +8,8 @@ from kuangchao_contracts.policy.model import Selector
 _JOB: Final = (Selector.TASK_OWNED.value,)
 _PARAMETERS: Final = (Selector.PARAM_STORE_ASSIGNED.value,)
 _AUDIT: Final = (Selector.AUDIT_RECORDS.value,)
+AUDIT_READS: Final = ("governance.query", "governance.verify", "governance.prove")
+"""What the governance process's lease holds."""
 
 
 def _grant(rule: str, subject: str, resources: tuple[str, ...], *operations: str) -> GrantRule:
@@ -20,7 +22,7 @@ BUILT_IN_DOCUMENT: Final = PolicyDocument(
         _grant("execution-asks-state", "layer:execution", _JOB, "state.assess"),
         _grant("execution-acts", "layer:execution", _JOB, "execution.launch", "execution.stop", "execution.reclaim"),
         _grant("state-restarts", "layer:state", _JOB, "execution.stop", "execution.launch"),
-        _grant("governance-reads", "layer:governance", _AUDIT, "governance.query"),
+        _grant("governance-reads", "layer:governance", _AUDIT, *AUDIT_READS),
         _grant("interface-reads", "layer:interface", _AUDIT, "governance.query"),
         _grant("agent-takes-part", "agent", _JOB, "execution.join", "execution.heartbeat"),
         _grant("agent-checkpoints", "agent", _JOB, "state.commit_checkpoint", "state.restore_point"),

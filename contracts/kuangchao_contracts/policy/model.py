@@ -13,7 +13,9 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import DeniedError, PermissionDeniedError, SeparationOfDutyError, StalePolicyError
 from kuangchao_contracts.tokens import MAX_LEASE_SECONDS
 
-READ_ONLY: Final[frozenset[str]] = frozenset({"governance.query", "resource.descriptors", "interface.feed"})
+READ_ONLY: Final[frozenset[str]] = frozenset(
+    {"governance.query", "governance.verify", "governance.prove", "resource.descriptors", "interface.feed"}
+)
 """All that governance may ever hold, whatever a document says."""
 
 

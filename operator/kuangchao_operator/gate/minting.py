@@ -11,6 +11,7 @@ from kuangchao_contracts.gate import Fence
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.minting import MintedToken, MintRequest
 from kuangchao_contracts.policy import Policy, PolicyBook
+from kuangchao_contracts.policy.builtin import AUDIT_READS
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.resources import CLUSTER
@@ -88,7 +89,7 @@ class LayerTokens:
         request = MintRequest(
             subject=Layer.GOVERNANCE.subject,
             audience=Layer.GOVERNANCE.audience,
-            grants=(Grant(op="governance.query", res=AUDIT_RESOURCE),),
+            grants=tuple(Grant(op=op, res=AUDIT_RESOURCE) for op in AUDIT_READS),
             namespace=CLUSTER,
             lifetime_seconds=MAX_LEASE_SECONDS,
         )

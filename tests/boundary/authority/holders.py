@@ -67,6 +67,8 @@ RIGHTS: Final[dict[str, frozenset[str]]] = {
     "state.restore": frozenset({"rank"}),
     "state.snapshot": frozenset({"rank"}),
     "governance.query": frozenset({"layer:governance", "layer:interface"}),
+    "governance.verify": frozenset({"layer:governance"}),
+    "governance.prove": frozenset({"layer:governance"}),
     "interface.exchange": frozenset({"agent"}),
     "interface.feed": frozenset({"agent"}),
 }

@@ -26,7 +26,7 @@ TABLE = {
     "layer:execution": {"strategy.plan", "strategy.replan", "state.assess", "execution.launch", "execution.stop",
                         "execution.reclaim"},
     "layer:state": {"execution.stop", "execution.launch"},
-    "layer:governance": {"governance.query"},
+    "layer:governance": {"governance.query", "governance.verify", "governance.prove"},
     "layer:interface": {"governance.query"},
     "agent": {"execution.join", "execution.heartbeat", "state.commit_checkpoint", "state.restore_point",
               "interface.exchange", "interface.feed"},

@@ -8,6 +8,7 @@ import pytest
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditPage, AuditQuery, Decision, Stage
+from kuangchao_contracts.auditproof import ProveReply, ProveRequest, VerifyReport, VerifyRequest
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.gate import Gate, printable
 from kuangchao_contracts.policy import BUILT_IN, PolicyBook
@@ -66,6 +67,12 @@ class Execution(ExecutionControl):
 class Governance(GovernanceControl):
     async def query(self, capability: Capability, request: AuditQuery) -> AuditPage:
         return AuditPage(records=())
+
+    async def verify(self, capability: Capability, request: VerifyRequest) -> VerifyReport:
+        raise NotImplementedError
+
+    async def prove(self, capability: Capability, request: ProveRequest) -> ProveReply:
+        raise NotImplementedError
 
 
 class World:

@@ -7,15 +7,17 @@ server's port-forward, whose permission is then the permission to read the trail
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import ValidationError
 
 from kuangchao_contracts.audit import AuditQuery
+from kuangchao_contracts.auditproof import ProveRequest, VerifyRequest
+from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
 from kuangchao_contracts.wire import to_reply
 from kuangchao_operator.layers.governance.upstream import Upstream
@@ -26,6 +28,9 @@ LOOPBACK: Final = "127.0.0.1"
 AUDIT_PORT: Final = 8080
 METRICS_PORT: Final = 9090
 AUDIT_PATH: Final = "/v1/audit"
+VERIFY_PATH: Final = "/v1/audit/verify"
+PROVE_PATH: Final = "/v1/audit/prove"
+T = TypeVar("T", bound=Contract)
 
 
 class GovernanceProcess:
@@ -38,6 +43,8 @@ class GovernanceProcess:
         """What is served on the loopback address only: GET of audit records."""
         app = web.Application(client_max_size=1024)
         app.router.add_get(AUDIT_PATH, self._audit)
+        app.router.add_get(VERIFY_PATH, self._verify)
+        app.router.add_get(PROVE_PATH, self._prove)
         return app
 
     def open_app(self) -> web.Application:
@@ -57,12 +64,13 @@ class GovernanceProcess:
             watching.cancel()
 
     async def _audit(self, request: web.Request) -> web.Response:
-        try:
-            page = await self._upstream.query(parse_query(request))
-        except KuangchaoError as error:
-            status, reply = to_reply(error)
-            return web.json_response(reply.wire(), status=status)
-        return web.json_response(page.wire())
+        return await _answer(parse_query, request, self._upstream.query)
+
+    async def _verify(self, request: web.Request) -> web.Response:
+        return await _answer(lambda request: _parse(request, VerifyRequest), request, self._upstream.verify)
+
+    async def _prove(self, request: web.Request) -> web.Response:
+        return await _answer(lambda request: _parse(request, ProveRequest), request, self._upstream.prove)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -81,6 +89,26 @@ async def _serving(app: web.Application, host: str, port: int) -> AsyncIterator[
         yield
     finally:
         await runner.cleanup()
+
+
+async def _answer(
+    parse: Callable[[web.Request], T], request: web.Request, ask: Callable[[T], Awaitable[Contract]]
+) -> web.Response:
+    try:
+        reply = await ask(parse(request))
+    except KuangchaoError as error:
+        status, refusal = to_reply(error)
+        return web.json_response(refusal.wire(), status=status)
+    return web.json_response(reply.wire())
+
+
+def _parse(request: web.Request, model: type[T]) -> T:
+    """The request in the parameter `request`, as JSON. Raises InvalidInputError."""
+    try:
+        return model.model_validate_json(request.query.get("request", ""))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        raise InvalidInputError("request", "(not shown)", first["msg"]) from None
 
 
 def parse_query(request: web.Request) -> AuditQuery:

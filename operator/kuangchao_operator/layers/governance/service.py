@@ -1,4 +1,4 @@
-"""Audit queries inside the operator, behind the gate. Reads the store's files; cannot write to them."""
+"""Audit queries and proofs inside the operator, behind the gate. Reads the store's files; cannot write to them."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from kuangchao_contracts.audit import AuditPage, AuditQuery
+from kuangchao_contracts.auditproof import ProveReply, ProveRequest, VerifyReport, VerifyRequest
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import CrossTenantError, InvalidInputError
 from kuangchao_contracts.ports.governance import GovernanceControl
 from kuangchao_contracts.resources import CLUSTER
+from kuangchao_operator.audit.prove import prove
 from kuangchao_operator.audit.query import query
+from kuangchao_operator.audit.verify import verify_some
 
 TENANT_LIMIT: Final = 1_000
 """Records per page for a token of one namespace."""
@@ -29,6 +32,21 @@ class GovernanceService(GovernanceControl):
             _require_own(namespace, request)
         page = await asyncio.to_thread(query, self._directory, request, namespace)
         return page.replace(dropped_reads=self._dropped())
+
+    async def verify(self, capability: Capability, request: VerifyRequest) -> VerifyReport:
+        """Check a part of the store. Raises CrossTenantError."""
+        _require_cluster(capability)
+        return await asyncio.to_thread(verify_some, self._directory, request)
+
+    async def prove(self, capability: Capability, request: ProveRequest) -> ProveReply:
+        """Proofs from the store. Raises CrossTenantError, InvalidInputError, BadNoteError, StorageError."""
+        _require_cluster(capability)
+        return await asyncio.to_thread(prove, self._directory, request)
+
+
+def _require_cluster(capability: Capability) -> None:
+    if capability.claims.ns != CLUSTER:
+        raise CrossTenantError("the record of the cluster is proved to tokens of the cluster only")
 
 
 def _require_own(namespace: str, request: AuditQuery) -> None:

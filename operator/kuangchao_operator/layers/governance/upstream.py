@@ -2,19 +2,22 @@
 
 import ssl
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditPage, AuditQuery
+from kuangchao_contracts.auditproof import ProveReply, ProveRequest, VerifyReport, VerifyRequest
+from kuangchao_contracts.base import Contract
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.resources import CLUSTER
 from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, ErrorReply, TokenBundle, to_error
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0)
 RESOURCE: Final = f"{CLUSTER}/audit/records"
+T = TypeVar("T", bound=Contract)
 
 
 class Upstream:
@@ -25,14 +28,25 @@ class Upstream:
 
     async def query(self, wanted: AuditQuery) -> AuditPage:
         """A page of records. Raises UnavailableError, or what the gate answered."""
+        return await self._ask("governance.query", wanted, AuditPage)
+
+    async def verify(self, wanted: VerifyRequest) -> VerifyReport:
+        """Part of a verification. Raises as `query`."""
+        return await self._ask("governance.verify", wanted, VerifyReport)
+
+    async def prove(self, wanted: ProveRequest) -> ProveReply:
+        """Proofs. Raises as `query`."""
+        return await self._ask("governance.prove", wanted, ProveReply)
+
+    async def _ask(self, op: str, wanted: Contract, answer: type[T]) -> T:
         body = CallEnvelope(resource=RESOURCE, request=wanted.wire()).wire()
         try:
             headers = {"Authorization": f"Bearer {self._token()}"}
             connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self._ca))
             async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
-                url = f"{self._url}{CALL_PATH}governance.query"
+                url = f"{self._url}{CALL_PATH}{op}"
                 async with session.post(url, json=body, headers=headers) as response:
-                    return _page(response.status, await response.json())
+                    return _reply(response.status, await response.json(), answer)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise e.UnavailableError(f"the gate does not answer: {type(error).__name__}") from None
 
@@ -41,10 +55,10 @@ class Upstream:
         return bundle.token(Layer.GOVERNANCE.value, Layer.GOVERNANCE.audience)
 
 
-def _page(status: int, body: Any) -> AuditPage:
+def _reply(status: int, body: Any, answer: type[T]) -> T:
     try:
         if status != 200:
             raise to_error(status, ErrorReply.from_reply(body))
-        return AuditPage.from_reply(body)
+        return answer.from_reply(body)
     except ValidationError:
-        raise e.UnavailableError(f"the gate answered {status} with something else than a page") from None
+        raise e.UnavailableError(f"the gate answered {status} with something else than {answer.__name__}") from None
