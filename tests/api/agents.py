@@ -62,6 +62,7 @@ class Agent:
             "PYTHONPATH": f"{ROOT / 'contracts'}:{ROOT / 'worker'}",
             "KUANGCHAO_GATE_URL": f"https://127.0.0.1:{self._job.site.operator.gate_port}",
             "KUANGCHAO_POD": self._pod["metadata"]["name"],
+            "KUANGCHAO_POD_UID": self._pod["metadata"]["uid"],
             "KUANGCHAO_POD_INDEX": labels["kuangchao.io/pod-index"],
             "KUANGCHAO_INCARNATION": labels["kuangchao.io/incarnation"],
             "KUANGCHAO_HOST": "127.0.0.1",

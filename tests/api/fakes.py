@@ -481,6 +481,7 @@ class Gang(threading.Thread):
         return {
             "attempt": self.bundle(pod)["attempt"], "incarnation": int(labels["kuangchao.io/incarnation"]),
             "podIndex": index, "pod": pod["metadata"]["name"], "host": "127.0.0.1",
+            "podUid": pod["metadata"]["uid"],
             "storePort": 29400 if index == 0 else 0, "storePrefix": "p" if index == 0 else "",
         }  # fmt: skip
 

@@ -36,5 +36,5 @@ def gate_tls(site: "Site") -> ssl.SSLContext:
     """A client context that trusts what the operator has published in the job's namespace."""
     path = f"/api/v1/namespaces/{site.namespace}/configmaps/kuangchao-trust"
     data = site.server.request("GET", path)["data"]
-    assert set(data) == {"ca.crt", "jwks.json", "issuer"}
+    assert set(data) == {"ca.crt", "jwks.json", "policy.json", "audit-keys.json", "issuer"}
     return ssl.create_default_context(cadata=data["ca.crt"])

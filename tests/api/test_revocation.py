@@ -1,0 +1,110 @@
+"""Taking back tokens, keys and jobs through the ConfigMap, with an operator on a real API server."""
+
+import base64
+import json
+
+import pytest
+
+from kuangchao_contracts.audit import AuditQuery
+from kuangchao_operator.audit.query import query
+from tests.api.fakes import RELEASE, Gang, Kubelets, Site, eventually, running
+from tests.api.gatecall import GateRefusedError
+from tests.api.server import Object, RefusedError
+
+PATH = f"/api/v1/namespaces/{RELEASE}/configmaps/kuangchao-revocations"
+MERGE = "application/merge-patch+json"
+
+
+def write(site: Site, key: str, value: str | None = "", user: str | None = None) -> None:
+    site.server.request("PATCH", PATH, {"data": {key: value}}, MERGE, user)
+
+
+def data(site: Site) -> Object:
+    return dict(site.server.request("GET", PATH).get("data") or {})
+
+
+def recorded(site: Site, op: str) -> list[str]:
+    page = query(site.operator.directory / "audit", AuditQuery(operation=op))
+    return [item.record.detail for item in page.records]
+
+
+def part(token: str, index: int) -> Object:
+    text = token.split(".")[index]
+    return dict(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+
+
+def lease(gang: Gang) -> str:
+    return str(gang.bundle(gang.pods[0])["tokens"]["agent/kc:execution"])
+
+
+def refused(gang: Gang, token: str, site: Site, job: str) -> bool:
+    """Whether a lease is; a call without content gets as far as its content with a good one."""
+    with pytest.raises(GateRefusedError) as caught:
+        gang.call_as(token, "execution.heartbeat", f"{site.namespace}/jobs/{job}", {})
+    assert caught.value.status in (400, 401)
+    return caught.value.status == 401
+
+
+def test_only_the_role_may_write_it(site: Site) -> None:
+    with pytest.raises(RefusedError, match="forbidden"):
+        write(site, "jti.x", user="mallory")
+    site.server.kubectl("create", "rolebinding", f"security-{site.namespace}", "-n", RELEASE,
+                        "--role=kuangchao-security", "--user=olga")  # fmt: skip
+    write(site, "nonsense", user="olga")
+    eventually(lambda: "key nonsense is ignored" in site.operator.log(), "said")
+    write(site, "nonsense", None, user="olga")
+
+
+def test_a_token_and_a_key_are_taken_back_and_training_goes_on(site: Site) -> None:
+    job = site.job("goes-on", count=2, training={"steps": 10})
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            stolen = lease(gang)
+            assert not refused(gang, stolen, site, job.name)
+            key = f"jti.{part(stolen, 1)['jti']}"
+            write(site, key)
+            eventually(lambda: refused(gang, stolen, site, job.name), "the token is refused")
+            eventually(lambda: data(site).get(key), "the entry has an end")
+            eventually(lambda: lease(gang) != stolen, "a new one is in the Secret")
+            kid = part(lease(gang), 0)["kid"]
+            old = lease(gang)
+            write(site, f"kid.{kid}")
+            eventually(lambda: refused(gang, old, site, job.name), "the key is refused")
+            eventually(lambda: part(lease(gang), 0)["kid"] != kid, "the Secret is signed by another key")
+            assert not refused(gang, lease(gang), site, job.name)
+            gang.step = 7
+            job.wait(lambda: job.status().get("progress", {}).get("step") == 7, "the gang is heard")
+            trust = site.server.request("GET", f"/api/v1/namespaces/{site.namespace}/configmaps/kuangchao-trust")
+            assert json.loads(trust["data"]["jwks.json"])["denied"] == [kid]
+    assert job.status()["attempt"] == 1
+    assert [detail.split(" by ")[0] for detail in recorded(site, "keys.deny")] == [f"kid.{kid}"]
+    assert key in [detail.split(" by ")[0] for detail in recorded(site, "token.revoke")]
+    write(site, key, None)
+    write(site, f"kid.{kid}", None)
+
+
+def test_a_revoked_job_rests_until_it_is_restored(site: Site) -> None:
+    job = site.job("stopped", count=2)
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            token, uid = lease(gang), (job.object() or {})["metadata"]["uid"]
+            write(site, f"job.{uid}")
+            eventually(lambda: refused(gang, token, site, job.name), "its tokens are refused")
+            assert "kuangchao-revocations" in job.wait_reason("Suspended", "Revoked")["message"]
+        job.wait(lambda: not job.pods() and not job.children("secrets"), "nothing of it is left")
+        write(site, f"job.{uid}", None)
+        again = Gang(job, job.wait_pods(2))
+        again.join_all()
+        with running(again):
+            job.wait_phase("Running")
+        assert refused(again, token, site, job.name), "what was taken back stays so"
+    assert job.status()["attempt"] > 1
+    reasons = {event["reason"] for event in site.items("events") if event["involvedObject"]["name"] == "stopped"}
+    assert {"Revoked", "Resumed"} <= reasons
+    assert f"job.{uid}" in recorded(site, "token.restore")[-1]

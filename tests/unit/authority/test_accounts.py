@@ -1,0 +1,153 @@
+"""Who may exchange an account token for a bundle: one pod that is entitled, and every way not to be."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kuangchao_contracts import errors as e
+from kuangchao_contracts.audit import Decision, Stage
+from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
+from kuangchao_operator.gate.accounts import AccountExchange, AccountReview, WorkerPod, entitle
+from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.minting import JobRef, PodRef
+from tests.unit.authority.kit import Clock, MemorySink
+
+JOB = JobRef("team-a", "digits", "uid-1")
+REVIEW = AccountReview(
+    authenticated=True,
+    audiences=(ACCOUNT_AUDIENCE,),
+    user="system:serviceaccount:team-a:default",
+    pod="digits-1-2-0",
+    pod_uid="pod-uid",
+)
+POD = WorkerPod(
+    ref=PodRef("digits-1-2-0", (0, 1), "pod-uid"),
+    job=JOB,
+    account="default",
+    ours=True,
+    deleting=False,
+    attempt=3,
+    incarnation=2,
+    recorded=(3, 2),
+)
+TOKEN = "aaa.bbb.ccc"
+
+
+def test_the_pod_of_the_current_attempt_is_entitled() -> None:
+    assert entitle(REVIEW, POD, 3, revoked=False) is POD
+
+
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], int | None, bool]] = {
+    "not authenticated": ({"authenticated": False}, {}, 3, False),
+    "no audience: good for the API server": ({"audiences": ()}, {}, 3, False),
+    "default audience": ({"audiences": ("https://kubernetes.default.svc",)}, {}, 3, False),
+    "bound to no pod": ({"pod": "", "pod_uid": ""}, {}, 3, False),
+    "bound to a name only": ({"pod_uid": ""}, {}, 3, False),
+    "a person": ({"user": "alice"}, {}, 3, False),
+    "another account": ({"user": "system:serviceaccount:team-a:other"}, {}, 3, False),
+    "another namespace's account": ({"user": "system:serviceaccount:team-b:default"}, {}, 3, False),
+    "an account with a colon": ({"user": "system:serviceaccount:team-a:default:x"}, {}, 3, False),
+    "another pod of the name": ({"pod_uid": "older"}, {}, 3, False),
+    "not made by the job": ({}, {"ours": False}, 3, False),
+    "terminating": ({}, {"deleting": True}, 3, False),
+    "label of an old attempt": ({}, {"attempt": 2}, 3, False),
+    "label of an attempt to come": ({}, {"attempt": 4}, 3, False),
+    "old incarnation": ({}, {"recorded": (3, 3)}, 3, False),
+    "the recorded attempt has moved on": ({}, {"recorded": (4, 2)}, 3, False),
+    "the fence has moved on": ({}, {}, 4, False),
+    "the fence is closed": ({}, {}, None, False),
+    "the job has no status": ({}, {"recorded": None}, 3, False),
+    "the job is revoked": ({}, {}, 3, True),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_everybody_else_is_not(case: str) -> None:
+    review, pod, attempt, revoked = WRONG[case]
+    with pytest.raises(e.ExchangeDeniedError):
+        entitle(replace(REVIEW, **review), replace(POD, **pod), attempt, revoked=revoked)
+    with pytest.raises(e.ExchangeDeniedError):
+        entitle(REVIEW, None, 3, revoked=False)
+
+
+class World:
+    """An exchange over values that a test sets."""
+
+    def __init__(self) -> None:
+        self.review_answer: AccountReview | Exception = REVIEW
+        self.pod: WorkerPod | None = POD
+        self.fence, self.sink = JobFence(), MemorySink()
+        self.fence.set(JOB.uid, 3)
+        self.minted: list[tuple[JobRef, int, list[PodRef]]] = []
+        tokens: Any = self
+        self.exchange = AccountExchange(self, self, self.fence, tokens, self.sink, Clock().moment, "operator")
+
+    async def review(self, token: str) -> AccountReview:
+        assert token == TOKEN
+        if isinstance(self.review_answer, Exception):
+            raise self.review_answer
+        return self.review_answer
+
+    def find(self, namespace: str, name: str) -> WorkerPod | None:
+        assert (namespace, name) == ("team-a", "digits-1-2-0")
+        return self.pod
+
+    async def worker_bundles(self, job: JobRef, attempt: int, pods: list[PodRef]) -> tuple[TokenBundle, ...]:
+        self.minted.append((job, attempt, pods))
+        return (TokenBundle(tokens={}, attempt=attempt, expires=1),)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_bundle_is_bound_to_the_pods_uid_and_recorded(world: World) -> None:
+    assert (await world.exchange.exchange(TOKEN, "op-1")).attempt == 3
+    assert world.minted == [(JOB, 3, [POD.ref])]
+    record = world.sink.records[0]
+    assert (record.op, record.opid, record.decision) == ("token.exchange", "op-1", Decision.ALLOW)
+    assert (record.subject, record.job_uid, record.detail) == (
+        "agent:team-a/digits/digits-1-2-0",
+        "uid-1",
+        "pod uid pod-uid",
+    )
+
+
+@pytest.mark.parametrize("token", [None, "", "a.b", "a.b.c.d", "a.b.c\n", "x" * 9_000, "a." + "b" * 9_000 + ".c"])
+async def test_what_is_no_token_reaches_nobody(world: World, token: str | None) -> None:
+    with pytest.raises(e.ExchangeDeniedError):
+        await world.exchange.exchange(token, "op-1")
+    assert [(r.stage, r.subject) for r in world.sink.records] == [(Stage.DENY, "unverified")]
+    assert world.minted == []
+
+
+async def test_a_denial_is_one_record_with_the_reason_and_no_token(world: World) -> None:
+    world.pod = replace(POD, deleting=True)
+    with pytest.raises(e.ExchangeDeniedError):
+        await world.exchange.exchange(TOKEN, "op-1")
+    (record,) = world.sink.records
+    assert (record.stage, record.reason, record.detail) == (Stage.DENY, "ExchangeDenied", "the pod is being deleted")
+    assert record.subject == "account:system:serviceaccount:team-a:default"
+    assert TOKEN not in record.canonical().decode()
+    assert world.minted == []
+
+
+async def test_a_denial_stays_one_while_the_store_is_away(world: World) -> None:
+    world.sink.broken, world.pod = True, None
+    with pytest.raises(e.ExchangeDeniedError):
+        await world.exchange.exchange(TOKEN, "op-1")
+
+
+async def test_nobody_who_can_say_is_no_denial(world: World) -> None:
+    world.review_answer = e.UnavailableError("the API server is away")
+    with pytest.raises(e.UnavailableError):
+        await world.exchange.exchange(TOKEN, "op-1")
+    assert world.sink.records == []
+
+
+async def test_a_revoked_job_gets_nothing(world: World) -> None:
+    world.fence.take_back({}, [JOB.uid])
+    with pytest.raises(e.ExchangeDeniedError):
+        await world.exchange.exchange(TOKEN, "op-1")
