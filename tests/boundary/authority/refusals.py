@@ -18,7 +18,8 @@ def assert_refused(
     assert type(outcome) is expected, outcome
     assert world.reached == []
     assert_outward(outcome)
-    (record,) = world.records()
+    # counts of step calls that were let pass carry no token's id; a clock that is moved on may bring them along
+    (record,) = [r for r in world.records() if r.stage is not Stage.READ or r.jti]
     assert (record.stage, record.decision, record.reason, record.count) == (
         Stage.DENY,
         Decision.DENY,

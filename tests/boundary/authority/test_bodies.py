@@ -29,6 +29,13 @@ def beat(join: JoinRequest = JOIN, *ranks: int) -> Contract:
     return HeartbeatRequest.model_validate({"join": join, "ranks": reports})
 
 
+def noting(rank: int) -> Contract:
+    """A beat that brings a rank's note of a refusal."""
+    note = {"rank": rank, "attempt": ATTEMPT, "op": "state.save", "resource": RESOURCE, "subject": "rank:x",
+            "reason": "StaleEpoch", "count": 1, "first": "2027-01-15T08:00:00Z"}  # fmt: skip
+    return HeartbeatRequest.model_validate({"join": JOIN, "ranks": [], "notes": {"seq": 1, "notes": [note]}})
+
+
 BODIES: dict[str, tuple[str, Contract, type[e.CapabilityError]]] = {
     "joins as its sibling": ("join", JOIN.replace(pod=SIBLING, pod_index=1), e.PermissionDeniedError),
     "joins by its sibling's index": ("join", JOIN.replace(pod_index=1), e.PermissionDeniedError),
@@ -40,6 +47,7 @@ BODIES: dict[str, tuple[str, Contract, type[e.CapabilityError]]] = {
     "beats for the leader": ("heartbeat", beat(JOIN.replace(pod_index=2)), e.PermissionDeniedError),
     "reports its sibling's rank": ("heartbeat", beat(JOIN, 4), e.RankMismatchError),
     "reports one rank too many": ("heartbeat", beat(JOIN, 0, 1, 2, 3, 4), e.RankMismatchError),
+    "notes a refusal for its sibling's rank": ("heartbeat", noting(4), e.RankMismatchError),
     "reports the last rank there can be": ("heartbeat", beat(JOIN, 1_048_575), e.RankMismatchError),
 }
 
@@ -56,7 +64,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running(tmp_path_factory.mktemp("bodies")) as world:
         world.control = Gate("operator", world.verifier, world.fence, world.sink, world.clock.moment, world.policies)
         nothing: Any = Untouched()
-        world.control.register(ExecutionService(nothing, nothing, nothing, nothing))
+        world.control.register(ExecutionService(nothing, nothing, nothing, nothing, world.sink))
         yield world
 
 
