@@ -39,6 +39,10 @@ class Settings(BaseSettings):
     """tls.crt, tls.key and ca.crt of the API server's audit intake; unset: no intake."""
     job_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     """Namespaces that may hold jobs, comma-separated; empty: all."""
+    operation_logs: Literal["volume", "off"] = "volume"
+    """Whether ranks keep their operation logs with their checkpoints, or heads and counts only."""
+    lease_grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = 3_600
+    """How long ranks go on with leases that nobody renews; 0: not at all."""
     exchange_above_pods: Annotated[int, Field(ge=0, le=names.MAX_PODS)] = 64
     """Jobs with more pods than this get no token Secrets: each pod exchanges an account token of its own."""
     host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known beforehand

@@ -268,7 +268,13 @@ def _pod_settings(settings: Settings, cache: Cache) -> Callable[[TrainingJob], P
         record = cache.pools.get(job.spec.pool)
         if record is None:
             raise ConflictError(f"pool {job.spec.pool} is gone")
-        return PodSettings(gate_url=settings.gate_url, image=settings.worker_image, pool=record.pool.spec)
+        return PodSettings(
+            gate_url=settings.gate_url,
+            image=settings.worker_image,
+            pool=record.pool.spec,
+            operation_logs=settings.operation_logs,
+            lease_grace_seconds=settings.lease_grace_seconds,
+        )
 
     return of
 

@@ -90,8 +90,12 @@ def test_pod_mounts_its_own_key_alone_and_no_token_is_in_the_environment() -> No
     }
     env = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
     assert set(env) == {
-        f"KUANGCHAO_{n}" for n in ("GATE_URL", "POD", "POD_INDEX", "INCARNATION", "HOST", "GRACE_SECONDS", "POD_UID")
-    }
+        f"KUANGCHAO_{name}"
+        for name in (
+            "GATE_URL", "POD", "POD_INDEX", "INCARNATION", "HOST", "GRACE_SECONDS", "OPLOG", "LEASE_GRACE_SECONDS",
+            "POD_UID",
+        )
+    }  # fmt: skip
     assert env["KUANGCHAO_HOST"] == f"w-3-1.{names.service_name('job', UID)}.team.svc"
     secret = build_secrets(
         job, 3, {i: TokenBundle(tokens={"agent/kc:execution": "eyJh"}, attempt=1, expires=1) for i in (0, 1)}
@@ -149,6 +153,13 @@ def test_checkpoint_claim_is_mounted_only_where_there_is_one() -> None:
     spec = pod(make_job(checkpoint=CheckpointPolicy(every_steps=10, storage=storage)))["spec"]
     assert {"name": "kuangchao-checkpoints", "persistentVolumeClaim": {"claimName": "ckpt"}} in spec["volumes"]
     assert "kuangchao-checkpoints" not in json.dumps(pod()["spec"])
+
+
+@pytest.mark.parametrize(("logs", "grace"), [("volume", 3_600), ("off", 0)])
+def test_what_the_operator_sets_for_ranks_is_in_their_environment(logs: str, grace: int) -> None:
+    changed = SETTINGS.replace(operation_logs=logs, lease_grace_seconds=grace)
+    env = {e["name"]: e.get("value") for e in pod(settings=changed)["spec"]["containers"][0]["env"]}
+    assert (env["KUANGCHAO_OPLOG"], env["KUANGCHAO_LEASE_GRACE_SECONDS"]) == (logs, str(grace))
 
 
 def test_service_publishes_pods_that_are_not_ready() -> None:

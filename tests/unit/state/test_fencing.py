@@ -132,7 +132,7 @@ def test_the_later_attempt_has_the_last_word_whatever_the_order() -> None:
 
 @pytest.mark.parametrize("turns", range(1, 4))
 def test_a_zombie_that_was_stopped_within_its_commit_is_refused_when_it_wakes(turns: int) -> None:
-    """Stopped after it was let in, woken when the next attempt has long gone on: judged at the write, not at the door."""
+    """Stopped after it was let in, woken when the next attempt has gone on: judged at the write, not at the door."""
     store = SwapStore(make(attempt=1))
     old = Actor(commit(store, 1, 10))
     for _ in range(turns):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -19,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 import kuangchao_worker
-from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CapabilityError, InvalidInputError, UnavailableError
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, RankReport, RankState
@@ -27,14 +25,13 @@ from kuangchao_worker.agent import termination, volume
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import places, torchrun_environment
 from kuangchao_worker.agent.monitor import Monitor
-from kuangchao_worker.agent.settings import Settings
+from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import RankView
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
 from kuangchao_worker.pod.network import gloo_interface, interface_of, local_address, wait_for_port
-from kuangchao_worker.pod.shards import ShardsDone, done_name, file_digest, finished_name, working_name
 from kuangchao_worker.pod.store import candidate_ports
 from kuangchao_worker.pod.tokens import TokenFile
-from tests.unit.worker.fakegate import ROOT, UID, Issuer, make_launch, make_plan
+from tests.unit.worker.fakegate import ROOT, Issuer, make_launch, make_plan
 
 ENVIRONMENT = {
     "KUANGCHAO_GATE_URL": "https://gate.kuangchao:8443/",
@@ -63,12 +60,22 @@ def test_settings_have_the_documented_defaults() -> None:
         ("KUANGCHAO_POD_INDEX", "first"),
         ("KUANGCHAO_POD_INDEX", "-1"),
         ("KUANGCHAO_POD", ""),
+        ("KUANGCHAO_OPLOG", "sometimes"),
+        ("KUANGCHAO_LEASE_GRACE_SECONDS", "an hour"),
     ],
 )
 def test_settings_refuse(name: str, value: str) -> None:
     with pytest.raises(InvalidInputError) as error:
         Settings.from_environment({**ENVIRONMENT, name: value})
     assert error.value.field == name
+
+
+def test_operation_logs_and_grace_are_the_operators_to_set() -> None:
+    given = {**ENVIRONMENT, "KUANGCHAO_OPLOG": "off", "KUANGCHAO_LEASE_GRACE_SECONDS": "0"}
+    settings = Settings.from_environment(given)
+    assert (settings.oplog, settings.lease_grace_seconds) == (Oplog.OFF, 0.0)
+    settings = Settings.from_environment(ENVIRONMENT)
+    assert (settings.oplog, settings.lease_grace_seconds) == (Oplog.VOLUME, 3_600.0)
 
 
 def test_plain_http_is_for_loopback_only() -> None:
@@ -216,84 +223,6 @@ async def test_monitor_hears_everything_before_an_end_is_judged(tmp_path: Path) 
     assert not (tmp_path / "m.sock").exists()
     channel.reliable(RankMessage(rank=3))  # nobody listens any more; a rank must not fail for that
     channel.close()
-
-
-# ---- checkpoint volume
-
-
-def shard(working: Path, rank: int, content: bytes) -> ShardsDone:
-    working.mkdir(parents=True, exist_ok=True)
-    (working / f"rank-{rank}.pt").write_bytes(content)
-    done = ShardsDone(rank=rank, files=(file_digest(working, f"rank-{rank}.pt"),), torch_version="2")
-    (working / done_name(rank)).write_bytes(done.canonical())
-    return done
-
-
-def sealed(base: Path, step: int = 5) -> CheckpointRef:
-    working = base / working_name(step, 1)
-    parts = [shard(working, rank, bytes([rank]) * 100) for rank in range(2)]
-    content = volume.manifest(make_launch(make_plan(2)), step, 1, parts)
-    finished = volume.seal(working, content)
-    return CheckpointRef(step=step, attempt=1, path=finished.name, digest=content.content_hash())
-
-
-def test_sealed_checkpoint_verifies(tmp_path: Path) -> None:
-    ref = sealed(tmp_path)
-    assert volume.verify(tmp_path, ref) is None
-    assert sorted(p.name for p in (tmp_path / ref.path).iterdir()) == ["manifest.json", "rank-0.pt", "rank-1.pt"]
-    assert not (tmp_path / working_name(5, 1)).exists()
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda d: os.truncate(d / "rank-1.pt", 50), "50 bytes instead of 100"),
-        (lambda d: os.truncate(d / "rank-1.pt", 0), "0 bytes instead of 100"),
-        (lambda d: (d / "rank-0.pt").unlink(), "rank-0.pt is missing"),
-        (lambda d: (d / "manifest.json").unlink(), "manifest.json is missing"),
-        (lambda d: (d / "rank-0.pt").write_bytes(b"\1" * 100), "rank-0.pt was changed"),
-        (lambda d: (d / "manifest.json").write_text("{}"), "not the committed one"),
-        (lambda d: [p.unlink() for p in d.iterdir()] and d.rmdir(), "missing"),
-    ],
-)
-def test_damage_is_found_and_named(tmp_path: Path, damage: object, words: str) -> None:
-    ref = sealed(tmp_path)
-    damage(tmp_path / ref.path)  # type: ignore[operator]
-    assert words in (volume.verify(tmp_path, ref) or "")
-
-
-def test_unreadable_volume_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ref = sealed(tmp_path)
-
-    def broken(_: Path) -> bytes:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(Path, "read_bytes", broken)
-    with pytest.raises(volume.StorageError, match="Input/output error"):
-        volume.verify(tmp_path, ref)
-
-
-def test_incomplete_checkpoint_is_never_sealed(tmp_path: Path) -> None:
-    working = tmp_path / working_name(5, 1)
-    done = shard(working, 0, b"abc")
-    assert "rank 1" in str(volume.read_done(working, 2))
-    os.truncate(working / "rank-0.pt", 1)
-    with pytest.raises(volume.StorageError, match="has 1 bytes"):
-        volume.seal(working, volume.manifest(make_launch(make_plan(1)), 5, 1, [done]))
-    assert not (tmp_path / finished_name(5, 1)).exists()
-
-
-def test_directory_of_another_job_is_left_alone(tmp_path: Path) -> None:
-    base = tmp_path / "shared"
-    mine = make_launch(make_plan(1), checkpoint_path="shared")
-    theirs = mine.replace(job="other", job_uid="another")
-    volume.claim(base, mine)
-    volume.claim(base, mine)
-    with pytest.raises(volume.CheckpointPathInUseError, match=f"'shared'.* job team/job with uid {UID}"):
-        volume.claim(base, theirs)
-    assert sorted(p.name for p in base.iterdir()) == [".kuangchao-owner"]
-    (base / ".kuangchao-owner").write_text(f"{UID}\n")
-    volume.claim(base, mine)
 
 
 def test_what_an_agent_cannot_prepare_is_told_in_our_own_words() -> None:

@@ -38,6 +38,8 @@ class PodSettings(Contract):
     """Image of jobs that name none."""
     pool: ResourcePoolSpec
     trust_config_map: str = "kuangchao-trust"
+    operation_logs: str = "volume"
+    lease_grace_seconds: int = 3_600
     exchange: bool = False
     """Whether pods exchange an account token of theirs for their bundle, instead of mounting it from a Secret."""
 
@@ -139,6 +141,8 @@ def _environment(job: TrainingJob, incarnation: int, index: int, settings: PodSe
         "KUANGCHAO_INCARNATION": str(incarnation),
         "KUANGCHAO_HOST": host,
         "KUANGCHAO_GRACE_SECONDS": str(grace_seconds(job)),
+        "KUANGCHAO_OPLOG": settings.operation_logs,
+        "KUANGCHAO_LEASE_GRACE_SECONDS": str(settings.lease_grace_seconds),
     }
     if settings.exchange:
         values["KUANGCHAO_ACCOUNT_TOKEN"] = f"{ACCOUNT_PATH}/{ACCOUNT_FILE}"
