@@ -9,6 +9,7 @@ from kuangchao_operator.cli import (
     audit_anomalies_command,
     audit_commands,
     audit_job_command,
+    audit_proof_commands,
     doctor_command,
     job_commands,
     logs_command,
@@ -51,6 +52,9 @@ app.command("doctor")(reporting(doctor_command.doctor))
 audit.command("query")(reporting(audit_commands.query))
 audit.command("job")(reporting(audit_job_command.job))
 audit.command("anomalies")(reporting(audit_anomalies_command.anomalies))
+audit.command("verify")(reporting(audit_proof_commands.verify))
+audit.command("prove")(reporting(audit_proof_commands.prove))
+audit.command("check-proof")(reporting(audit_proof_commands.check_proof))
 app.add_typer(audit, name="audit")
 token.command("verify")(reporting(token_verify_command.verify))
 token.command("revoke")(reporting(token_commands.revoke))

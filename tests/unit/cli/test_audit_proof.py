@@ -1,0 +1,113 @@
+"""`kuangchao audit verify`, `prove` and `check-proof` on a copy of a store: exit codes and what is said."""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kuangchao_operator.cli.main import app
+from tests.unit.authority.proven import Proven
+
+
+class Copy:
+    """A store with two checkpoints over 20 records, and what an auditor has of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.world = Proven(directory)
+        asyncio.run(self._fill())
+        self.world.store.close()
+        self.store, self.keys, self.anchor = self.world.directory, directory / "keys.json", directory / "anchor"
+        self.keys.write_bytes(self.world.witness.keys.canonical())
+        self.anchor.write_text(self.world.anchors[-1])
+
+    async def _fill(self) -> None:
+        for _ in range(2):
+            await self.world.signed(10)
+
+    def sql(self, *statements: str) -> None:
+        connection = sqlite3.connect(self.world.file, isolation_level=None)
+        for statement in statements:
+            connection.execute(statement)
+        connection.close()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+def test_a_whole_store(copy: Copy) -> None:
+    result = run("verify", "--directory", copy.store, "--anchor", copy.anchor, "--audit-key", copy.keys)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "20 records of 1 days (to record 20), 2 checkpoints, 1 anchors\nwhole\n"
+
+
+def test_what_was_left_out_is_said(copy: Copy) -> None:
+    result = run("verify", "--directory", copy.store, "-o", "json")
+    assert result.exit_code == 0
+    said = json.loads(result.stdout)
+    assert (said["ok"], said["anchors"], said["signaturesChecked"]) == (True, 0, False)
+    assert "give --audit-key" in result.stderr
+    assert "give --anchor" in result.stderr
+
+
+def test_a_changed_record_is_named(copy: Copy) -> None:
+    copy.sql("UPDATE records SET body = CAST(replace(body, 'allow', 'deny') AS BLOB) WHERE seq = 7")
+    result = run("verify", "--directory", copy.store, "--anchor", copy.anchor, "--audit-key", copy.keys)
+    assert result.exit_code == 1
+    assert "PROBLEM audit-2027-01-15.sqlite: record 7: says otherwise than its column decision" in result.stdout
+    assert "NOT WHOLE" in result.stdout
+
+
+def test_log_lines_are_anchors(copy: Copy) -> None:
+    copy.anchor.write_text("\n".join(copy.world.lines))
+    copy.sql("DELETE FROM records WHERE seq > 10", "DELETE FROM checkpoints WHERE size > 10")
+    result = run("verify", "--directory", copy.store, "--anchor", copy.anchor, "--audit-key", copy.keys, "-o", "json")
+    said = json.loads(result.stdout)
+    assert (result.exit_code, said["anchors"]) == (1, 2)
+    assert said["problems"] == [
+        "audit-2027-01-15.sqlite: ends after 10 records, before the anchor of 20: cut or rolled back"
+    ]
+
+
+def test_a_record_is_proved_with_keys_alone(copy: Copy, tmp_path: Path) -> None:
+    proof = tmp_path / "proof.json"
+    result = run("prove", 7, "--directory", copy.store)
+    assert result.exit_code == 0
+    proof.write_text(result.stdout)
+    said = run("check-proof", proof, "--audit-key", copy.keys, "-o", "json")
+    assert said.exit_code == 0
+    body = json.loads(said.stdout)
+    assert (body["seq"], body["record"]["opid"], body["checkpoint"]["size"]) == (7, "op-7", 20)
+    assert run("check-proof", proof, "--audit-key", copy.keys).stdout.startswith(
+        "record 7 is one of the 20 of 2027-01-15"
+    )
+    proof.write_text(result.stdout.replace("op-7", "op-8"))
+    forged = run("check-proof", proof, "--audit-key", copy.keys)
+    assert (forged.exit_code, forged.stdout) == (1, "")
+    assert "error: record 7 is not number 6 of 20" in forged.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("prove", 21, "--directory", "{store}"), 2, "nearest legal value: 20"),
+        (("verify", "--directory", "{store}", "--anchor", "{keys}"), 2, "--anchor"),
+        (("verify", "--directory", "{store}", "--audit-key", "{anchor}"), 2, "--audit-key"),
+        (("check-proof", "{anchor}", "--audit-key", "{keys}"), 2, "FILE"),
+        (("verify", "--directory", "{store}/none"), 2, "does not exist"),
+    ],
+    ids=["no such record", "anchor is no note", "key is no key", "proof is no proof", "no such store"],
+)
+def test_bad_input(copy: Copy, arguments: tuple[object, ...], code: int, said: str) -> None:
+    places = {"store": copy.store, "keys": copy.keys, "anchor": copy.anchor}
+    result = run(*(str(argument).format(**places) for argument in arguments))
+    assert result.exit_code == code
+    assert said in result.stderr
