@@ -60,14 +60,11 @@ def test_the_side_that_waits_is_stopped_and_continued_at_the_end(tmp_path: Path,
 
 
 def test_a_rank_that_ends_early_is_an_error(tmp_path: Path, process: psutil.Process) -> None:
-    def early(side: str) -> None:
-        turn = Turn(str(tmp_path / "turns"), side, BLOCK)
-        for _ in range(WARM_UP):
-            turn.tick()
-        turn.close()
-
     with referee(tmp_path / "turns", BLOCK) as judge:
         for side in ("ours", "theirs"):
-            threading.Thread(target=early, args=(side,), daemon=True).start()
+            turn = Turn(str(tmp_path / "turns"), side, BLOCK)
+            for _ in range(WARM_UP):
+                turn.tick()
+            turn.close()
         with pytest.raises(RuntimeError, match="a rank ended before its last block"):
             judge.pairs(Team(1, process), Team(1, process), 1)
