@@ -22,6 +22,7 @@ from kuangchao_operator.signing.keystore import KeyStore
 from kuangchao_operator.signing.mint import Minter
 from kuangchao_operator.signing.policy import PUBLISH_SECONDS, PolicyKeeper
 from kuangchao_operator.signing.server import IssuerServer
+from kuangchao_operator.signing.witness import Witness
 from tests.boundary.modules import ROOT, ROOTS
 from tests.unit.authority.kit import ISSUER, RESOURCE, Clock
 from tests.unit.authority.policies import BROKEN, NARROW, OBSERVER, STRICT
@@ -215,7 +216,8 @@ async def test_the_socket_tells_policy_and_problem(world: World, tmp_path: Path)
     world.put(NARROW)
     keeper = world.start()
     ca = CertificateAuthority(tmp_path / "ca", ISSUER, world.clock)
-    runner = web.AppRunner(IssuerServer(world.keys, ca, world.minter, keeper).app())
+    witness = Witness(tmp_path / "audit", ISSUER, world.clock)
+    runner = web.AppRunner(IssuerServer(world.keys, ca, world.minter, keeper, witness).app())
     await runner.setup()
     try:
         await web.UnixSite(runner, str(tmp_path / "s")).start()
