@@ -227,7 +227,8 @@ class FakeControl(ExecutionControl, StateControl, Fence):
             self.advance()
         async with self.beat_seen:
             self.beat_seen.notify_all()
-        return HeartbeatReply(attempt=self.current or 0, directive=self.directive)
+        stored = request.notes.seq if request.notes is not None else None
+        return HeartbeatReply(attempt=self.current or 0, directive=self.directive, notes_stored=stored)
 
     def advance(self) -> None:
         """Begin the next attempt."""

@@ -1,0 +1,15 @@
+"""Floods of equal denials: none goes uncounted, also where one record already stands for many."""
+
+from kuangchao_operator.audit.coalesce import VERBATIM, DenialCounter
+from tests.unit.authority.kit import Clock
+from tests.unit.authority.records import record
+
+
+def test_records_that_stand_for_many_calls_keep_their_counts() -> None:
+    counter = DenialCounter(Clock())
+    told = [record(number, count=7) for number in range(VERBATIM + 30)]
+    stored = [item.count for item in told if counter.admit(item)]
+    assert len(stored) == VERBATIM
+    (rest,) = counter.flush()
+    assert sum(stored) + rest.count == 7 * len(told)
+    assert counter.flush() == []
