@@ -109,10 +109,10 @@ class Cold:
         if self._connection is not None:
             self._connection.close()
 
-    def select(self, shard: Path, where: str, values: Sequence[Value], limit: int) -> list[bytes]:
-        """Bodies that match, oldest first. Raises StorageError."""
+    def select(self, shards: Sequence[Path], where: str, values: Sequence[Value], limit: int) -> list[bytes]:
+        """Bodies of shards that match, oldest first. Raises StorageError."""
         statement = f"SELECT body FROM {READ} WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608  # our own text only
-        files = parts(shard)
+        files = [part for shard in shards for part in parts(shard)]
         with self._errors():
             found = self._open().execute(statement, [files, *values, limit]).fetchall() if files else []
         return [body for (body,) in found]

@@ -23,7 +23,7 @@ class Item:
     @property
     def abandoned(self) -> bool:
         """Whether whoever waited has given up, and so will not act."""
-        return self.done is not None and self.done.done()
+        return not self.keep and self.done is not None and self.done.done()
 
 
 class Lane:

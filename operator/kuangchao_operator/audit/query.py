@@ -5,8 +5,11 @@ in this order sees each day once, also while it is being moved.
 """
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +22,7 @@ MAX_PAGE_BYTES: Final = 6 * 1024 * 1024
 """A page ends early rather than exceed what the gate's clients accept."""
 MAX_RANGE: Final = timedelta(days=31)
 """What one query may span; whoever wants more asks piece by piece."""
+COLD_DAYS: Final = 8
 SLACK: Final = timedelta(days=1)
 """Records are filed by the day of writing, which may be later than their own time by a queue's length."""
 
@@ -46,8 +50,8 @@ def query(directory: Path, wanted: AuditQuery, namespace: str | None = None) -> 
     found: list[StoredRecord] = []
     size = 0
     with Cold(directory) as reader:
-        for day in span:
-            for body in _rows(directory, day, where, wanted.limit + 1 - len(found), reader):
+        for part in _parts(directory, span):
+            for body in _rows(directory, part, where, wanted.limit + 1 - len(found), reader):
                 size += len(body)
                 if len(found) == wanted.limit or size > MAX_PAGE_BYTES:
                     return AuditPage(records=tuple(found), next_after=found[-1].seq)
@@ -80,20 +84,38 @@ def chosen(known: list[date], wanted: AuditQuery) -> list[date]:
     return [day for day in known if first <= day <= last]
 
 
-def _rows(directory: Path, day: date, where: Condition, limit: int, reader: Cold) -> list[bytes]:
-    """Bodies of a day. A day that is gone by now has none."""
-    hot, shard = schema.file_of(directory, day), cold.shard_of(directory, day)
+def _parts(directory: Path, span: list[date]) -> Iterator[list[date]]:
+    """Days to read at once: a hot one alone, cold ones by the week, for what DuckDB takes to begin with."""
+    hot = {schema.day_of(path) for path in schema.files(directory)}
+    for is_hot, some in groupby(span, key=hot.__contains__):
+        together = list(some)
+        width = 1 if is_hot else COLD_DAYS
+        yield from (together[at : at + width] for at in range(0, len(together), width))
+
+
+def _rows(directory: Path, days: list[date], where: Condition, limit: int, reader: Cold) -> list[bytes]:
+    """Bodies of days. A day that is gone by now has none."""
+    if len(days) > 1:
+        with suppress(StorageError):  # day by day it shows which one, and whether it matters
+            return _cold_rows(directory, days, where, limit, reader)
+        alone = (_rows(directory, [day], where, limit, reader) for day in days)
+        return list(chain.from_iterable(alone))[:limit]
+    hot, shard = schema.file_of(directory, days[0]), cold.shard_of(directory, days[0])
     try:
         return _hot_rows(hot, where, limit)
     except sqlite3.Error as error:
         if hot.exists():
             raise StorageError(f"{hot.name} cannot be read: {type(error).__name__}") from error
     try:
-        return reader.select(shard, where.text, where.values, limit)
+        return _cold_rows(directory, days, where, limit, reader)
     except StorageError:
         if shard.exists():
             raise
     return []
+
+
+def _cold_rows(directory: Path, days: list[date], where: Condition, limit: int, reader: Cold) -> list[bytes]:
+    return reader.select([cold.shard_of(directory, day) for day in days], where.text, where.values, limit)
 
 
 def _hot_rows(path: Path, where: Condition, limit: int) -> list[bytes]:

@@ -100,7 +100,7 @@ class Put(Shard):
     def tells(self, op: str, resource: str) -> bool:
         """See `Shard`."""
         with Cold(self._directory) as reader:
-            return bool(reader.select(self._folder, "op = ? AND resource = ?", (op, resource), 1))
+            return bool(reader.select([self._folder], "op = ? AND resource = ?", (op, resource), 1))
 
     @property
     def summary(self) -> ShardSummary:

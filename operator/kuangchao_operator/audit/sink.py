@@ -10,7 +10,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,13 +126,15 @@ class StoreSink(AuditSink):
         if 0 < wait <= 1:
             await asyncio.sleep(wait)
 
-    async def close(self) -> None:
-        """Write everything that is queued and counted, then close the store."""
+    async def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Write everything that is queued and counted, then close the store; `last` is called in between."""
         if self._task is None:
             return
         self._closing = True
         self._wake.set()
         await self._task
+        if last is not None:
+            await last()
         if self._stream is not None:
             self._stream.stored()
             await asyncio.to_thread(self._stream.close)
@@ -156,16 +158,15 @@ class StoreSink(AuditSink):
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             await self._enqueue(Item(Entry(record, consume), keep, done))
-            await asyncio.wait_for(asyncio.shield(done), WRITE_TIMEOUT_SECONDS)
+            # giving up cancels `done`, by which the writer knows: who gave up will not act, so nothing need be stored
+            async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+                await done
         except TimeoutError:
             self._outage.refused += 1
             raise e.AuditUnavailableError("audit store does not answer in time") from None
         except e.AuditUnavailableError:
             self._outage.refused += 1
             raise
-        finally:
-            if not keep:
-                done.cancel()  # whoever gave up will not act, so what is still queued need not be stored
 
     def best_effort(self, record: AuditRecord) -> None:
         """Lane B: a full lane or volume drops the newest record and counts it."""

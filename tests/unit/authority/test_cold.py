@@ -1,5 +1,6 @@
 """Cold shards: the bytes of the hot ones, in files that nothing but our folder's own can be read beside."""
 
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -61,19 +62,31 @@ def test_nothing_outside_is_reached(tmp_path: Path, statement: str) -> None:
     move(store, day())
     inside = cold.shard_of(store, day())
     with Cold(store) as reader:
-        reader.select(inside, "seq > ?", [0], 1)
+        reader.select([inside], "seq > ?", [0], 1)
         with pytest.raises(duckdb.Error):
             reader._open().execute(statement.format(outside=outside, inside=inside))
     assert outside.read_text() == "secret"
 
 
+def test_many_cold_days_are_read_together_and_in_order(tmp_path: Path) -> None:
+    fill(tmp_path, [4] * 12)
+    before = numbers(tmp_path)
+    for number in range(11):
+        move(tmp_path, day(number))
+    for limit in (3, 1_000):
+        assert numbers(tmp_path, limit=limit) == before
+
+
 def test_a_damaged_file_is_said_to_be(tmp_path: Path) -> None:
-    fill(tmp_path, [3])
-    move(tmp_path, day())
-    part = Path(cold.parts(cold.shard_of(tmp_path, day()))[0])
+    fill(tmp_path, [3, 3, 3, 1])
+    for number in range(3):
+        move(tmp_path, day(number))
+    part = Path(cold.parts(cold.shard_of(tmp_path, day(1)))[0])
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(StorageError):
         numbers(tmp_path)
+    shutil.rmtree(part.parent)  # a day that is gone, as one whose time is over, is no error
+    assert len(numbers(tmp_path)) == 7
 
 
 def test_duckdb_is_not_loaded_before_a_cold_day_is_asked_for(tmp_path: Path) -> None:
