@@ -12,7 +12,7 @@ from rich.console import Console
 from bench import report
 from bench.figures import Figure
 
-SUITES = ("executor", "operator", "authority")
+SUITES = ("executor", "operator", "authority", "audit")
 
 
 def main(arguments: list[str]) -> int:
