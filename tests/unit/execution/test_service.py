@@ -281,6 +281,22 @@ async def test_late_joiners_are_turned_away() -> None:
     assert bench.registry.agents(UID) == ()
 
 
+async def test_tokens_that_name_a_pods_uid_are_good_from_that_pod_only() -> None:
+    """Renewals, and all that is exchanged; the first bundle in a Secret is made before its pod and names none."""
+    bench = Bench()
+    name = names.pod_name("job", UID, 0, 1)
+    bound = capability("execution.join", sub="agent:team/job/x", one=False, ranks="2-3", pod=name, puid="this-one")
+    await bench.service.join(bound, request(1, pod_uid="this-one"))
+    beats = HeartbeatRequest(join=request(1, pod_uid="this-one"), ranks=())
+    await bench.service.heartbeat(bound, beats)
+    for uid in ("", "another"):
+        with pytest.raises(PermissionDeniedError):
+            await bench.service.join(bound, request(1, pod_uid=uid))
+        with pytest.raises(PermissionDeniedError):
+            await bench.service.heartbeat(bound, beats.replace(join=request(1, pod_uid=uid)))
+    await bench.service.join(worker(1), request(1, pod_uid="another"))
+
+
 async def test_join_before_the_plan_is_recorded_may_be_tried_again() -> None:
     bench = Bench()
     bench.hands.recorded = None

@@ -1,12 +1,17 @@
-"""The launcher makes a gang as the status has placed it, or nothing."""
+"""The launcher makes a gang as the status has placed it, or nothing; and how its pods get their tokens."""
 
 from typing import Any
 
 import pytest
 
+from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.api.trainingjob import NodeShare
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.wire import TokenBundle
+from kuangchao_operator.gate.minting import PodRef
+from kuangchao_operator.kube.cache import Cache
 from kuangchao_operator.kube.launcher import KubeLauncher
+from kuangchao_operator.layers.execution.pods import PodSettings
 from tests.unit.execution.world import World, make_job, make_pool
 
 
@@ -46,3 +51,77 @@ async def test_a_placement_that_is_not_the_whole_gang_makes_no_pod(shares: tuple
     launcher = KubeLauncher(nothing, nothing, Plans(world), nothing, nothing, nothing, nothing, 64)
     with pytest.raises(InvalidInputError, match="must place pods 0 to 3"):
         await launcher.launch(job, 1, 0)
+
+
+class Hands:
+    """Writer, trust, tokens and settings of a launcher: notes what it makes."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self.marked: list[str] = []
+        self.minted: list[tuple[int, list[PodRef]]] = []
+
+    async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.made.append(body)
+        return body
+
+    async def create(self, body: dict[str, Any], owner_uid: str) -> dict[str, Any]:
+        self.made.append(body)
+        metadata = body["metadata"]
+        return {**body, "metadata": {**metadata, "uid": f"uid-of-{metadata['name']}", "resourceVersion": "1"}}
+
+    async def mark(self, kind: str, namespace: str, name: str, **_: Any) -> None:
+        self.marked.append(name)
+
+    async def ensure(self, namespace: str) -> None:
+        pass
+
+    async def worker_bundles(self, job: Any, attempt: int, pods: list[PodRef]) -> tuple[TokenBundle, ...]:
+        self.minted.append((attempt, pods))
+        return tuple(TokenBundle(tokens={}, attempt=attempt, expires=1) for _ in pods)
+
+    def kinds(self) -> list[str]:
+        return sorted({body["kind"] for body in self.made})
+
+
+def launcher(world: World, hands: Any, cache: Cache, above: int) -> KubeLauncher:
+    settings = PodSettings(gate_url="https://g", image="i", pool=ResourcePoolSpec())
+    return KubeLauncher(hands, cache, Plans(world), hands, hands, lambda _: settings, lambda: "r", above)
+
+
+async def test_small_jobs_have_secrets_and_renewals_name_the_pods_uid() -> None:
+    world, hands, cache = World(make_job(count=2), make_pool({"a": 2})), Hands(), Cache()
+    world.settle()
+    made = launcher(world, hands, cache, 2)
+    await made.launch(world.job, 1, 0)
+    assert hands.kinds() == ["Pod", "Secret", "Service"]
+    assert [pod.uid for pod in hands.minted[0][1]] == [None, None]
+    await made.renew_tokens(world.job, 1, 0)
+    assert [pod.uid for pod in hands.minted[1][1]] == [f"uid-of-{pod.name}" for pod in hands.minted[1][1]]
+    assert len(hands.marked) == 2
+
+
+async def test_large_jobs_have_no_secret_and_renew_by_themselves() -> None:
+    world, hands, cache = World(make_job(count=2), make_pool({"a": 2})), Hands(), Cache()
+    world.settle()
+    made = launcher(world, hands, cache, 1)
+    await made.launch(world.job, 1, 0)
+    assert hands.kinds() == ["Pod", "Service"]
+    assert all("kuangchao-account" in str(body["spec"]["volumes"]) for body in hands.made if body["kind"] == "Pod")
+    await made.renew_tokens(world.job, 1, 0)
+    assert (hands.minted, hands.marked) == ([], [])
+    await made.launch(world.job, 2, 0)
+    assert len(hands.marked) == 2, "a new attempt is written on the pods all the same"
+    assert hands.minted == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+async def test_pods_keep_the_way_they_started_with(before: int, after: int) -> None:
+    world, hands, cache = World(make_job(count=2), make_pool({"a": 2})), Hands(), Cache()
+    world.settle()
+    await launcher(world, hands, cache, before).launch(world.job, 1, 0)
+    changed, minted = launcher(world, hands, cache, after), len(hands.minted)
+    await changed.renew_tokens(world.job, 1, 0)
+    await changed.launch(world.job, 2, 0)
+    assert len(hands.minted) == minted + (2 if before == 2 else 0)
+    assert hands.kinds() == (["Pod", "Secret", "Service"] if before == 2 else ["Pod", "Service"])

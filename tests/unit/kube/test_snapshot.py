@@ -17,7 +17,9 @@ class World:
     def __init__(self) -> None:
         self.now, self.cache = START, Cache()
         unused: Any = None
-        self.facts = KubeFacts(unused, self.cache, unused, self, self, lambda: self.now, "kuangchao-system", lambda _: False)
+        self.facts = KubeFacts(
+            unused, self.cache, unused, self, self, lambda: self.now, "kuangchao-system", lambda _: False
+        )
         self.cache.see("Node", bodies.node("node-1"))
         self.cache.see("Node", bodies.node("node-2"))
         self.cache.see("TrainingJob", bodies.job())

@@ -301,13 +301,17 @@ class Cluster:
 
     async def __aenter__(self) -> "Cluster":
         app = web.Application(client_max_size=8 << 20)
-        app.router.add_post(CALL_PATH + "{op}", self._handle)
+        app.router.add_routes(self.routes())
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the gate serves."""
+        return [web.post(CALL_PATH + "{op}", self._handle)]
 
     async def __aexit__(self, *_: object) -> None:
         for agent in self.agents:

@@ -1,0 +1,86 @@
+"""A job whose tokens are taken back rests; one whose tokens cannot be renewed says so before its agents are refused."""
+
+from typing import Any
+
+from kuangchao_contracts.reasons import ConditionType as C
+from kuangchao_contracts.reasons import Phase, Reason
+from kuangchao_operator.layers.execution.model import Emit, RenewTokens, Stop
+from tests.unit.execution.world import World, make_job
+
+
+class NoRenewal(World):
+    """Tokens cannot be minted anew."""
+
+    def _do(self, action: Any) -> None:
+        if not isinstance(action, RenewTokens):
+            super()._do(action)
+
+
+def test_a_revoked_job_is_suspended_at_once_and_without_a_drain() -> None:
+    world = World().run()
+    world.facts["revoked"] = True
+    world.settle()
+    assert (world.status.phase, world.reason(C.SUSPENDED)) == (Phase.SUSPENDED, Reason.REVOKED)
+    assert (world.status.attempt, world.pods, world.claim()) == (2, {}, None)
+    assert [stop.drain for stop in world.actions(Stop)] == [False]
+    assert "kuangchao-revocations" in world.condition(C.READY).message
+    assert Reason.REVOKED in [event.reason for event in world.actions(Emit)]
+
+
+def test_it_goes_on_in_a_new_attempt_when_it_is_restored() -> None:
+    world = World().run()
+    world.facts["revoked"] = True
+    world.settle()
+    writes = world.writes
+    world.pass_time(300)
+    world.settle()
+    assert world.writes == writes, "it rests"
+    world.facts["revoked"] = False
+    world.settle()
+    assert (world.status.attempt, world.status.incarnation, len(world.pods)) == (2, 1, 2)
+    assert world.status.restarts == 0, "no budget is spent"
+
+
+def test_a_drain_that_goes_on_ends_with_the_revocation() -> None:
+    world = World().run()
+    world.linger = True
+    world.edit(suspend=True)
+    world.settle()
+    assert world.status.phase is Phase.SUSPENDING
+    world.facts["revoked"] = True
+    world.settle()
+    assert (world.holds(C.SUSPENDED), world.reason(C.SUSPENDED), world.status.attempt) == (True, Reason.REVOKED, 2)
+
+
+def test_a_revoked_job_that_waits_leaves_the_queue() -> None:
+    world = World(make_job())
+    world.facts["revoked"] = True
+    world.settle()
+    assert (world.status.phase, world.pods, world.status.attempt) == (Phase.SUSPENDED, {}, 0)
+
+
+def test_restored_but_suspended_by_its_user_it_stays() -> None:
+    world = World().run()
+    world.facts["revoked"] = True
+    world.settle()
+    world.edit(suspend=True)
+    world.facts["revoked"] = False
+    world.settle()
+    assert world.status.phase is Phase.SUSPENDED
+
+
+def test_leases_that_cannot_be_renewed_are_said_once_and_before_they_end() -> None:
+    world = NoRenewal()
+    world.run()
+    for _ in range(4):
+        world.pass_time(49)
+        world.turn()
+    assert world.reason() == Reason.RUNNING
+    for _ in range(3):
+        world.pass_time(10)
+        world.turn()
+    assert (world.reason(), world.holds(C.READY)) == (Reason.TOKENS_EXPIRING, True)
+    assert [event.reason for event in world.actions(Emit)].count(Reason.TOKENS_EXPIRING) == 1
+    world.facts["tokens_minted_at"] = world.now
+    world.settle()
+    assert world.reason() == Reason.RUNNING
