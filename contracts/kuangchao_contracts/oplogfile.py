@@ -82,7 +82,8 @@ class LogFile:
         self._pending = bytearray()
         self._part = self._lines = 0
         self._grown: list[Path] = []
-        self._descriptor: int | None = self._create()
+        self._descriptor: int | None = None
+        self._descriptor = self._create()
 
     @property
     def is_open(self) -> bool:
@@ -148,6 +149,6 @@ class LogFile:
     def _give_up(self, error: OSError) -> None:
         log.warning("operation log of rank %d keeps head and count only: %s", self._rank, error.strerror or error)
         self._pending.clear()
-        descriptor, self._descriptor = getattr(self, "_descriptor", None), None
+        descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

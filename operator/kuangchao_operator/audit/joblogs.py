@@ -25,8 +25,8 @@ from kuangchao_operator.audit.jobtrail import Commit
 OWNER: Final = ".kuangchao-owner"
 MANIFEST: Final = "manifest.json"
 SUBMIT: Final = "state.submit_gradients"
-SEARCHED_STEPS: Final = 100_000
-"""Steps beyond the last commit among which the first step of a log is looked for."""
+SEARCHED_STEPS: Final = 10_000
+"""Steps beyond the last commit among which the first step of a log is looked for, should no checkpoint tell it."""
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class _Reader:
         segments = [Segment(attempt, rank, commit) for commit, _ in pinned]
         tail = Segment(attempt, rank, None, bound=self._bound)
         ends = [pin[0] for _, pin in pinned]
-        steps = _Steps(max((c.step for c in self._commits), default=0) + SEARCHED_STEPS)
+        steps = _Steps([c.step for c in self._commits])
 
         def see(line: LogLine) -> None:
             at = next((i for i, end in enumerate(ends) if line.n <= end), None)
@@ -154,9 +154,6 @@ class _Reader:
             return commit.pins
         manifest = self._manifests[commit.manifest]
         if manifest is None or manifest.oplogs is None:
-            return None
-        if not commit.matches(manifest.oplogs):
-            self._found.problems.append(f"step {commit.step}: the heads in its manifest are not those in the record")
             return None
         split = ((int(rank), text.partition(":")) for rank, text in manifest.oplogs.items())
         return {rank: (int(count), head) for rank, (count, _, head) in split}
@@ -211,16 +208,16 @@ def _names(folders: Iterable[Path]) -> list[str]:
 class _Steps:
     """Tells the step of a line by the hash of its request. Steps follow each other, so one try is mostly enough."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._next: int | None = None
+    def __init__(self, saved: Sequence[int]) -> None:
+        # an attempt begins after a step that was saved or, once, at the first
+        first = [1, *(step + 1 for step in saved)]
+        self._candidates: Iterable[int] = (*first, *range(2, max(first) + SEARCHED_STEPS))
 
     def of(self, line: LogLine) -> int | None:
-        """The step that the line is about, None when it is about none."""
+        """The step that the line is about, None when it is about none, or about one that is not told from here."""
         if line.op != SUBMIT or line.req is None:
             return None
-        candidates = range(1, self._limit) if self._next is None else (self._next, self._next - 1)
-        step = next((step for step in candidates if request_hash(SubmitGradients(step_id=step)) == line.req), None)
-        if step is not None:
-            self._next = step + 1
+        step = next((n for n in self._candidates if request_hash(SubmitGradients(step_id=n)) == line.req), None)
+        # a step that is refused may be asked for again
+        self._candidates = (step + 1, step) if step is not None else ()
         return step

@@ -43,7 +43,7 @@ def call_entry(call: Call) -> Entry:
     return {
         "kind": "call",
         "seq": call.seq,
-        "time": call.began.ts,
+        "time": _text(call.began.ts),
         "attempt": call.began.attempt,
         "operation": record.op,
         "subject": record.subject,
@@ -101,8 +101,12 @@ def _lines(segment: Segment) -> Iterator[Entry]:
         }
 
 
-def _moment(nanoseconds: int) -> datetime | None:
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC) if nanoseconds else None
+def _moment(nanoseconds: int) -> str | None:
+    return _text(datetime.fromtimestamp(nanoseconds / 1e9, UTC)) if nanoseconds else None
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 # ---- for people
@@ -124,7 +128,7 @@ def _call_row(entry: Entry) -> tuple[str, ...]:
     counted = f"{entry['count']} calls" if entry["count"] > 1 else ""
     detail = " ".join(filter(None, (entry["reason"], entry["detail"], counted)))
     who = f"{entry['subject']} ({entry['process']})" if entry["process"].startswith("rank/") else entry["subject"]
-    return (_time(entry["time"]), str(entry["attempt"]), who, entry["operation"], entry["token"] or "-",
+    return (entry["time"], str(entry["attempt"]), who, entry["operation"], entry["token"] or "-",
             entry["result"], detail or "-")  # fmt: skip
 
 
@@ -132,7 +136,7 @@ def _segment_row(entry: Entry) -> tuple[str, ...]:
     pinned = entry["pinnedBy"]
     # what a finished rank does after its last save is in no checkpoint, and nobody misses it
     result = f"pinned by step {pinned['step']}" if pinned else "lost" if entry["lastStep"] else "not pinned"
-    return (_time(entry["began"]), str(entry["attempt"]), f"rank {entry['rank']}", _what(entry), "-", result,
+    return (entry["began"] or "-", str(entry["attempt"]), f"rank {entry['rank']}", _what(entry), "-", result,
             _about_lines(entry))  # fmt: skip
 
 
@@ -157,12 +161,8 @@ def _about_lines(entry: Entry) -> str:
 def _line_row(entry: Entry) -> tuple[str, ...]:
     step = f"step {entry['step']}" if entry["step"] is not None else ""
     marks = [f"line {entry['line']}", step, "in grace" if entry["grace"] else ""]
-    return (_time(entry["time"]), str(entry["attempt"]), f"rank {entry['rank']}", entry["operation"], "-",
+    return (entry["time"], str(entry["attempt"]), f"rank {entry['rank']}", entry["operation"], "-",
             f"deny {entry['denied']}" if entry["denied"] else "allow", " ".join(filter(None, marks)))  # fmt: skip
-
-
-def _time(moment: datetime | None) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment is not None else "-"
 
 
 _ROWS = {"call": _call_row, "steps": _segment_row, "lost": _segment_row, "step": _line_row}

@@ -238,8 +238,10 @@ class Session:
             words = "has a valid lease again" if was_overdue else "goes on without a valid lease"
             log.warning("LeaseOverdue: rank %d %s", view.rank, words)
         for note in message.notes:
-            self._notes.add(note)
-            self._wake.set()
+            # a rank speaks for itself: for a note on another one the control plane would refuse the whole heartbeat
+            if (note.rank, note.attempt) == (message.rank, self._reply.attempt):
+                self._notes.add(note)
+                self._wake.set()
         if self._keeper is not None and message.saved is not None:
             self._keeper.saved(Path(message.saved))
         if self._keeper is not None and message.save_failed is not None:
