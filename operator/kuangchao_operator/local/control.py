@@ -2,6 +2,7 @@
 Kubernetes is wired here over processes and files."""
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from kuangchao_contracts.errors import UnavailableError
 from kuangchao_contracts.gate import Gate
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.tokens import TokenVerifier
+from kuangchao_operator.audit.checkpoints import Checkpointer
 from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.issuer_client import IssuerClient
@@ -27,6 +29,7 @@ from kuangchao_operator.local.processes import MARK, Child
 from kuangchao_operator.local.rundir import RunDirectory, replace_file
 from kuangchao_operator.shell.ports import Authority
 
+log = logging.getLogger(__name__)
 ISSUER: Final = "kuangchao/local"
 PROCESS: Final = "local-runner"
 HOST: Final = "127.0.0.1"
@@ -72,7 +75,7 @@ async def control_plane(run: RunDirectory) -> AsyncIterator[ControlPlane]:
         await trust.refresh()
         sink = StoreSink(run.audit, time.time, PROCESS)
         await sink.start()
-        stack.push_async_callback(sink.close)
+        _sign_record(run, sink, issuer, stack)
         fence = JobFence()
         gate = Gate(PROCESS, TokenVerifier(trust.keys, ISSUER, time.time), fence, sink)
         url = await _serve(gate, trust, issuer, stack)
@@ -107,6 +110,17 @@ def _publisher(run: RunDirectory) -> Callable[[Trust], Awaitable[None]]:
         replace_file(run.trust / "issuer", ISSUER.encode())
 
     return publish
+
+
+def _sign_record(run: RunDirectory, sink: StoreSink, issuer: IssuerClient, stack: AsyncExitStack) -> None:
+    """Have the audit record signed while the run lasts, and once more when all of it is there."""
+
+    async def anchor(note: str) -> None:
+        replace_file(run.root / "audit-head", note.encode())
+
+    checkpointer = Checkpointer(run.audit, sink, issuer, anchor, log.debug, time.time)
+    stack.push_async_callback(sink.close, checkpointer.finish)
+    stack.callback(asyncio.create_task(checkpointer.keep()).cancel)
 
 
 async def _serve(gate: Gate, trust: TrustLoop, issuer: IssuerClient, stack: AsyncExitStack) -> str:
