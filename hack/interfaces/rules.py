@@ -8,11 +8,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hack.interfaces.schema import Comparison, Refusal, Schema
+from hack.interfaces.schema import Comparison, Kind, Refusal, Schema
 from hack.interfaces.snapshot import Role, Snapshot
 
 STRONGER: Final = {("read", "control"), ("step", "control")}
 """Changes of audit class after which every call leaves at least what it left before."""
+SAME_PROCESS: Final = frozenset(
+    {
+        "strategy.plan",
+        "strategy.replan",
+        "state.assess",
+        "execution.launch",
+        "execution.stop",
+        "execution.reclaim",
+        "execution.context",
+        "topology.build",
+        "topology.destroy",
+        "state.submit_gradients",
+        "state.save",
+        "state.restore",
+        "state.snapshot",
+    }
+)
+"""Called inside the operator or inside a rank only: their callers know every value that a reply of theirs may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +61,8 @@ def _operations(old: Snapshot, new: Snapshot) -> Iterator[Change]:
             yield Change(name, "was removed or renamed: its callers get UnknownOperationError", breaking=True)
             continue
         yield from _authority(name, spec, after[name])
-        for part, role in (("request", Role.REQUEST), ("response", Role.REPLY)):
+        reply = Role.OWN_REPLY if name in SAME_PROCESS else Role.REPLY
+        for part, role in (("request", Role.REQUEST), ("response", reply)):
             pair = (_model(spec[part]), _model(after[name][part]))
             yield from _schemas(f"{name}.{part}", role, pair, old, new)
 
@@ -93,13 +112,15 @@ def _schemas(path: str, role: Role, pair: tuple[Schema, Schema], old: Snapshot, 
     ours, theirs = old["models"], new["models"]
     forward = Comparison(ours, theirs).refusals(pair[0], pair[1], path)
     backward = Comparison(theirs, ours).refusals(pair[1], pair[0], path)
-    older_reader = Comparison(theirs, ours, ignores_unknown=role is Role.REPLY, omits_none=True)
+    replies = role in (Role.REPLY, Role.OWN_REPLY)
+    older_reader = Comparison(theirs, ours, ignores_unknown=replies, omits_none=True)
     sent_now = older_reader.refusals(pair[1], pair[0], path)
     breaking = {
         Role.REQUEST: _said(forward, "an older caller's"),
         Role.REPLY: _said(sent_now, "for an older caller, the answer's"),
+        Role.OWN_REPLY: _said([r for r in sent_now if r.kind is not Kind.WIDTH], "for an older caller, the answer's"),
         Role.EXCHANGED: _said(forward, "written before,") + _said(sent_now, "for an older reader,"),
-        Role.STORED: _said(forward, "written before,"),
+        Role.STORED: _said([r for r in forward if r.kind is not Kind.TRANSITION], "written before,"),
     }[role]
     yield from breaking
     broken = {change.path for change in breaking}

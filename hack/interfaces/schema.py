@@ -8,6 +8,7 @@ keyword: a constraint of the reader that it cannot judge has to be the writer's 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 Schema = Mapping[str, Any]
@@ -20,12 +21,24 @@ CHOICES: Final = ("anyOf", "oneOf")
 _GUARD = re.compile(r"!has\(self\.(\w+)\) \|\|")
 
 
+class Kind(StrEnum):
+    """What sort of refusal it is; who may live with it depends on who reads."""
+
+    SHAPE = "shape"
+    """A member or a type."""
+    WIDTH = "width"
+    """A value outside of what is taken."""
+    TRANSITION = "transition"
+    """A change of a stored object; the object itself is taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One thing that the reader does not take."""
 
     path: str
     why: str
+    kind: Kind = Kind.SHAPE
 
 
 class Comparison:
@@ -144,9 +157,9 @@ def _values(sent: Schema, taken: Schema, path: str) -> Iterator[Refusal]:
     if wanted is None:
         return
     if given is None:
-        yield Refusal(path, f"may be anything, where only {_words(wanted)} are taken")
+        yield Refusal(path, f"may be anything, where only {_words(wanted)} are taken", Kind.WIDTH)
     elif missing := [value for value in given if value not in wanted]:
-        yield Refusal(path, f"may be {_words(missing)}, which is no longer or not yet a value")
+        yield Refusal(path, f"may be {_words(missing)}, which is no longer or not yet a value", Kind.WIDTH)
 
 
 def _listed(schema: Schema) -> list[Any] | None:
@@ -163,13 +176,17 @@ def _limits(sent: Schema, taken: Schema, path: str) -> Iterator[Refusal]:
     finite = _listed(sent) is not None  # a closed list of values was judged one by one
     for key in LOWER:
         if key in taken and not finite and sent.get(key, float("-inf")) < taken[key]:
-            yield Refusal(path, f"may be below {key} {taken[key]} (the writer's is {sent.get(key, 'open')})")
+            yield Refusal(
+                path, f"may be below {key} {taken[key]} (the writer's is {sent.get(key, 'open')})", Kind.WIDTH
+            )
     for key in UPPER:
         if key in taken and not finite and sent.get(key, float("inf")) > taken[key]:
-            yield Refusal(path, f"may be above {key} {taken[key]} (the writer's is {sent.get(key, 'open')})")
+            yield Refusal(
+                path, f"may be above {key} {taken[key]} (the writer's is {sent.get(key, 'open')})", Kind.WIDTH
+            )
     for key in EQUAL:
         if key in taken and not finite and sent.get(key) != taken[key]:
-            yield Refusal(path, f"need not keep {key} {taken[key]}")
+            yield Refusal(path, f"need not keep {key} {taken[key]}", Kind.WIDTH)
 
 
 def _rules(sent: Schema, taken: Schema, path: str) -> Iterator[Refusal]:
@@ -179,4 +196,5 @@ def _rules(sent: Schema, taken: Schema, path: str) -> Iterator[Refusal]:
     for rule in taken.get(RULES, ()):
         guard = _GUARD.match(rule["rule"])
         if rule["rule"] not in known and not (guard and guard[1] in new_members):
-            yield Refusal(path, f"may break the rule {rule['rule']}")
+            kind = Kind.TRANSITION if "oldSelf" in rule["rule"] else Kind.SHAPE
+            yield Refusal(path, f"may break the rule {rule['rule']}", kind)

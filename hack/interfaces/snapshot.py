@@ -23,6 +23,7 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.checkpoint import CheckpointManifest
 from kuangchao_contracts.claims import Claims
+from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.minting import (
     CaBundle,
     CertificateReply,
@@ -32,7 +33,7 @@ from kuangchao_contracts.minting import (
 )
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Operation
-from kuangchao_contracts.wire import CallEnvelope, ErrorReply
+from kuangchao_contracts.wire import CallEnvelope, ErrorReply, TokenBundle
 from kuangchao_operator.api.crdgen import KINDS, kind_of, root_schema
 
 Snapshot = dict[str, Any]
@@ -45,6 +46,8 @@ class Role(StrEnum):
     """An older caller to a newer server. Unknown members are refused."""
     REPLY = "reply"
     """A newer server to an older caller, who ignores what it does not know."""
+    OWN_REPLY = "own reply"
+    """A server to a caller in its own process, of the same release: only its shape is a promise to other code."""
     EXCHANGED = "exchanged"
     """Either side may be the older one, and unknown members are refused: tokens, keys, bundles."""
     STORED = "stored"
@@ -60,6 +63,8 @@ ROLES: Final[dict[type[Contract], Role]] = {
     CertificateReply: Role.REPLY,
     CaBundle: Role.REPLY,
     Claims: Role.EXCHANGED,
+    Jwks: Role.EXCHANGED,
+    TokenBundle: Role.EXCHANGED,
     StoredRecord: Role.STORED,
     CheckpointManifest: Role.STORED,
 }

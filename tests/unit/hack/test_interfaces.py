@@ -11,6 +11,8 @@ from hack.interfaces import __main__ as command
 from hack.interfaces import proposals, rules, snapshot
 
 from kuangchao_contracts.base import Contract
+from kuangchao_contracts.layers import Layer
+from kuangchao_contracts.policy import BUILT_IN
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.run import HeartbeatReply
 
@@ -120,7 +122,14 @@ BREAKS: dict[str, tuple[str, Change]] = {
         "execution.heartbeat.response.directive",
         values("Directive", lambda names: [*names, "Dance"]),
     ),
-    "reply: text lengthened": ("execution.launch.response.detail", member("Ack", "detail", maxLength=2_048)),
+    "reply: text lengthened": (
+        "execution.join.response.waitingFor",
+        member("JoinReply", "waitingFor", maxLength=2_048),
+    ),
+    "reply in the same process: required member removed": (
+        "state.snapshot.response.step",
+        both(without("SnapshotView", "step"), required("SnapshotView", "step", needed=False)),
+    ),
     "token: claim added": ("Claims.colour", added("Claims", "colour")),
     "token: claim removed": ("Claims.puid", without("Claims", "puid")),
     "keys: member added": ("Jwks.keys[].colour", added("PublicKey", "colour")),
@@ -146,6 +155,8 @@ COMPATIBLE: dict[str, Change] = {
     "reply: member added": added("HeartbeatReply", "song"),
     "reply: value never sent again": values("Directive", lambda names: names[:-1]),
     "reply: member is always there": required("CommitReply", "prune"),
+    "reply in the same process: text lengthened": member("Ack", "detail", maxLength=2_048),
+    "kind: rule about a change of an object": spec("TrainingJob", rule("oldSelf.suspend || self.priority == oldSelf.priority")),
     "token: claim that is left out while None": added("Claims", "colour", default=None),
     "kind: optional member added": spec(
         "TrainingJob", lambda schema: schema["properties"].update(song={"type": "string"})
@@ -186,6 +197,13 @@ def test_every_operation_and_every_model_that_travels_is_in_it() -> None:
     assert NOW["operations"].keys() == OPERATIONS.keys()
     assert NOW["kinds"].keys() == {"TrainingJob", "ResourcePool", "ResourceDescriptor", "ParallelPlan"}
     assert NOW["documents"].keys() >= {"Claims", "TokenBundle", "Jwks", "MintBatch", "StoredRecord", "CallEnvelope"}
+
+
+def test_what_is_called_in_the_same_process_is_what_only_its_layers_may_call() -> None:
+    """Agents, governance and the command line are processes of their own."""
+    inside = {*(layer.subject for layer in Layer), "rank"} - {Layer.GOVERNANCE.subject, Layer.INTERFACE.subject}
+    holders = {op: {who for who, rights in BUILT_IN.rights.items() if op in rights} for op in OPERATIONS}
+    assert {op for op, who in holders.items() if who and who <= inside} == rules.SAME_PROCESS
 
 
 def test_the_text_of_a_snapshot_is_the_same_for_the_same_code_and_has_no_prose() -> None:
