@@ -56,7 +56,9 @@ def room(space: Space, limits: Limits) -> Room:
 def measure(directory: Path) -> Space:
     """Space of the file system, as far as this process may use it."""
     found = os.statvfs(directory)
-    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    # blocks that are kept for root, or for others by a quota, are neither free nor part of the whole: as `df` counts
+    total = found.f_blocks - found.f_bfree + found.f_bavail
+    return Space(found.f_bavail * found.f_frsize, total * found.f_frsize)
 
 
 class DiskGuard:
