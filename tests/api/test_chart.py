@@ -276,3 +276,26 @@ def test_settings_take_what_the_chart_sets(helm: Path) -> None:
     assert required <= names
     agent = pod_specs(render(helm))["kuangchao-node-agent"]["containers"][0]
     assert NODE_VARIABLE in {variable["name"] for variable in agent["env"]}
+
+
+def test_revocations_outlive_the_release_and_one_role_may_write_them(helm: Path) -> None:
+    objects = render(helm)
+    config_map = one(objects, "ConfigMap", "kuangchao-revocations")
+    assert config_map["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "data" not in config_map, "an upgrade must not empty it"
+    assert one(objects, "Role", "kuangchao-security")["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": ["kuangchao-revocations"],
+            "verbs": ["get", "patch", "update"],
+        }
+    ]
+
+
+def test_from_how_many_pods_on_tokens_are_exchanged(helm: Path) -> None:
+    container = pod_specs(render(helm, "exchangeAbovePods=7"))["kuangchao-operator"]["containers"][0]
+    assert {"name": "KUANGCHAO_EXCHANGE_ABOVE_PODS", "value": "7"} in container["env"]
+    assert "exchangeAbovePods" in refusal(helm, "exchangeAbovePods=-1")
+    rules = one(render(helm), "ClusterRole", "kuangchao-operator")["rules"]
+    assert ["create"] in [rule["verbs"] for rule in rules if rule["resources"] == ["tokenreviews"]]
