@@ -9,7 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := PYTHONPATH=contracts:operator:worker $(BIN)/python
 CLUSTER ?= embedded
-LOCKS := base operator worker dev
+FUZZ_SECONDS ?= 600
+LOCKS := base operator worker dev fuzz
 
 BUDGET_unit := 3
 BUDGET_boundary := 4
@@ -39,7 +40,7 @@ $(VENV)/.stamp: requirements/dev.txt pyproject.toml
 lock: venv ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	@for name in $(LOCKS); do \
 	  case $$name in \
-	    base) extras="" ;; operator) extras="--extra operator --extra nvml" ;; worker) extras="--extra worker" ;; \
+	    base) extras="" ;; fuzz) extras="--extra fuzz" ;; operator) extras="--extra operator --extra nvml" ;; worker) extras="--extra worker" ;; \
 	    dev) extras="--extra operator --extra worker --extra nvml --extra dev" ;; \
 	  esac; \
 	  $(BIN)/uv pip compile -q pyproject.toml $$extras --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
@@ -149,6 +150,13 @@ test-e2e: venv ## the embedded cluster: training, faults, refusals on real kubel
 
 .PHONY: test
 test: test-unit test-boundary test-local test-api test-e2e ## all tiers
+
+.PHONY: fuzz
+fuzz: venv ## whatever reads bytes from outside, guided by coverage (FUZZ_SECONDS=600; findings stay in .fuzz)
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/fuzz.txt
+	mkdir -p .fuzz/found
+	PYTHONPATH=contracts:operator:worker:. $(BIN)/python -m tests.fuzz .fuzz/corpus \
+	  -max_total_time=$(FUZZ_SECONDS) -max_len=9000 -timeout=5 -artifact_prefix=.fuzz/found/ $(ARGS)
 
 .PHONY: bench
 bench: venv ## measure, and print the figures as they came out

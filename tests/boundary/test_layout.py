@@ -97,6 +97,7 @@ LOCKS = {
     "operator": ("operator", "nvml"),
     "worker": ("worker",),
     "dev": ("operator", "worker", "nvml", "dev"),
+    "fuzz": ("fuzz",),
 }
 
 
