@@ -156,7 +156,7 @@ COMPATIBLE: dict[str, Change] = {
     "reply: value never sent again": values("Directive", lambda names: names[:-1]),
     "reply: member is always there": required("CommitReply", "prune"),
     "reply in the same process: text lengthened": member("Ack", "detail", maxLength=2_048),
-    "kind: rule about a change of an object": spec("TrainingJob", rule("oldSelf.suspend || self.priority == oldSelf.priority")),
+    "kind: rule about a change": spec("TrainingJob", rule("oldSelf.suspend || self.priority == oldSelf.priority")),
     "token: claim that is left out while None": added("Claims", "colour", default=None),
     "kind: optional member added": spec(
         "TrainingJob", lambda schema: schema["properties"].update(song={"type": "string"})
