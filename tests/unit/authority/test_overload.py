@@ -313,3 +313,25 @@ async def test_waiting_records_are_bounded_in_bytes(tmp_path: Path, monkeypatch:
 
 def test_nothing_of_a_flood_waits_beyond_the_budget() -> None:
     assert 2 * sink_module.LANE_A_BYTES + sink_module.LANE_B_BYTES == 64 * MIB
+
+
+async def test_drops_in_an_outage_are_told_after_it_and_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await started(World(tmp_path, lane_a=1, lane_b=0))
+    tell, told = world.sink._tell_dropped, []
+    monkeypatch.setattr(world.sink, "_tell_dropped", lambda: told.append(tell()))
+    world.sink.store._connection.execute("PRAGMA query_only = 1")
+    await world.refused()
+    for number in range(5):
+        world.sink.best_effort(record(number, stage=Stage.READ))
+        world.clock.now += sink_module.DROPPED_EVERY_SECONDS + 1
+        await world.until(partial(_more_than, told, number))
+    world.sink.store._connection.execute("PRAGMA query_only = 0")
+    await world.until(lambda: not world.sink._outage.failing)
+    await world.sink.close()
+    assert sum(r.count for r in world.records(operation="audit.dropped")) == world.sink.dropped == 5
+
+
+def _more_than(found: list[Any], number: int) -> bool:
+    return len(found) > number
