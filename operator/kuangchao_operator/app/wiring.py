@@ -32,6 +32,7 @@ from kuangchao_operator.gate.accounts import AccountExchange
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.frontdoor import FrontDoor
 from kuangchao_operator.gate.issuer_client import IssuerClient
+from kuangchao_operator.gate.limits import FailureLimits
 from kuangchao_operator.gate.minting import LayerTokens
 from kuangchao_operator.gate.policy import PolicyLoop
 from kuangchao_operator.gate.server import GateServer
@@ -195,7 +196,9 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         reissue=_reissue(tokens, loops, governance),
         wake=lambda uid: loops.wake(uid, hurry=True),
     )
-    accounts = AccountExchange(TokenReviews(api), CachedWorkerPods(cache), fence, tokens, sink, utc_now, PROCESS)
+    accounts = AccountExchange(
+        TokenReviews(api), CachedWorkerPods(cache), fence, tokens, sink, utc_now, PROCESS, FailureLimits(time.monotonic)
+    )
     registry = kopf.OperatorRegistry()
     register(registry, cache, watches)
     metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))

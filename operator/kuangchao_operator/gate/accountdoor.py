@@ -22,7 +22,7 @@ NO_STORE: Final = {"Cache-Control": "no-store"}
 class AccountDoor:
     """Serves an exchange beside the gate's calls."""
 
-    def __init__(self, exchange: Callable[[str | None, str], Awaitable[TokenBundle]]) -> None:
+    def __init__(self, exchange: Callable[[str | None, str, str | None], Awaitable[TokenBundle]]) -> None:
         self._exchange = exchange
         self._turn = asyncio.Semaphore(SIDE_BY_SIDE)
 
@@ -34,7 +34,7 @@ class AccountDoor:
         opid = new_opid()
         try:
             async with asyncio.timeout(REQUEST_SECONDS), self._turn:
-                bundle = await self._exchange(bearer(request), opid)
+                bundle = await self._exchange(bearer(request), opid, request.remote)
         except TimeoutError:
             return _refusal(e.UnavailableError("the exchange took too long"), opid)
         except e.KuangchaoError as error:

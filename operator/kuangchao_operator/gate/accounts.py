@@ -17,6 +17,7 @@ from kuangchao_contracts.gate import printable
 from kuangchao_contracts.tokens import MAX_TOKEN_BYTES
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
 from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.limits import FailureLimits
 from kuangchao_operator.gate.minting import JobRef, LayerTokens, PodRef
 
 log = logging.getLogger(__name__)
@@ -109,18 +110,20 @@ class AccountExchange:
         sink: AuditSink,
         clock: Callable[[], datetime],
         process: str,
+        limits: FailureLimits,
     ) -> None:
         self._reviews, self._pods, self._fence, self._tokens = reviews, pods, fence, tokens
-        self._sink, self._clock, self._process = sink, clock, process
+        self._sink, self._clock, self._process, self._limits = sink, clock, process, limits
 
-    async def exchange(self, token: str | None, opid: str) -> TokenBundle:
+    async def exchange(self, token: str | None, opid: str, address: str | None) -> TokenBundle:
         """The bundle of the pod that the account token is bound to, with tokens that name its uid.
 
+        An address that has sent many tokens which nobody knows costs the API server no more reviews for a while.
         Raises ExchangeDeniedError, recorded once, whatever the reason is; UnavailableError when nobody can say.
         """
         review = AccountReview()
         try:
-            review = await self._review(token)
+            review = await self._review(token, address)
             pod = self._entitled(review)
         except e.ExchangeDeniedError as error:
             await self._refuse(review, opid, str(error))
@@ -131,7 +134,15 @@ class AccountExchange:
         self._sink.best_effort(self._record(review, opid, pod))
         return bundle
 
-    async def _review(self, token: str | None) -> AccountReview:
+    async def _review(self, token: str | None, address: str | None) -> AccountReview:
+        if self._limits.exhausted(address):
+            raise e.ExchangeDeniedError("too many failures from this address")
+        review = await self._known(token)
+        if not review.authenticated:
+            self._limits.failed(address, e.InvalidSignatureError("nobody's account token"))
+        return review
+
+    async def _known(self, token: str | None) -> AccountReview:
         if token is None or len(token) > MAX_TOKEN_BYTES or _SHAPE.fullmatch(token) is None:
             raise e.ExchangeDeniedError("no account token")
         return await self._reviews.review(token)

@@ -12,6 +12,7 @@ from kuangchao_contracts.tokens import TokenVerifier
 from kuangchao_contracts.wire import TokenBundle
 from kuangchao_operator.gate.accountdoor import AccountDoor
 from kuangchao_operator.gate.accounts import AccountExchange
+from kuangchao_operator.gate.limits import FailureLimits
 from kuangchao_operator.kube.cache import Cache
 from kuangchao_operator.kube.tokenreview import TokenReviews
 from kuangchao_operator.kube.workerpods import CachedWorkerPods
@@ -63,7 +64,7 @@ class Site:
         reviewer: Any = api
         exchange = AccountExchange(
             TokenReviews(reviewer), CachedWorkerPods(self.cache), world.fence, world.tokens, world.sink,
-            now, "operator",
+            now, "operator", FailureLimits(lambda: 0.0),
         )  # fmt: skip
         self.server = world.another_server(others=AccountDoor(exchange.exchange).routes())
         self.url = f"https://127.0.0.1:{await self.server.start('127.0.0.1', 0, world.certificate.context)}"

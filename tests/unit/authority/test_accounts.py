@@ -10,6 +10,7 @@ from kuangchao_contracts.audit import Decision, Stage
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
 from kuangchao_operator.gate.accounts import AccountExchange, AccountReview, WorkerPod, entitle
 from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.limits import BURST, FailureLimits
 from kuangchao_operator.gate.minting import JobRef, PodRef
 from tests.unit.authority.kit import Clock, MemorySink
 
@@ -77,14 +78,18 @@ class World:
     def __init__(self) -> None:
         self.review_answer: AccountReview | Exception = REVIEW
         self.pod: WorkerPod | None = POD
+        self.reviewed = 0
         self.fence, self.sink = JobFence(), MemorySink()
         self.fence.set(JOB.uid, 3)
         self.minted: list[tuple[JobRef, int, list[PodRef]]] = []
         tokens: Any = self
-        self.exchange = AccountExchange(self, self, self.fence, tokens, self.sink, Clock().moment, "operator")
+        self.exchange = AccountExchange(
+            self, self, self.fence, tokens, self.sink, Clock().moment, "operator", FailureLimits(Clock())
+        )
 
     async def review(self, token: str) -> AccountReview:
         assert token == TOKEN
+        self.reviewed += 1
         if isinstance(self.review_answer, Exception):
             raise self.review_answer
         return self.review_answer
@@ -104,7 +109,7 @@ def world() -> World:
 
 
 async def test_a_bundle_is_bound_to_the_pods_uid_and_recorded(world: World) -> None:
-    assert (await world.exchange.exchange(TOKEN, "op-1")).attempt == 3
+    assert (await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")).attempt == 3
     assert world.minted == [(JOB, 3, [POD.ref])]
     record = world.sink.records[0]
     assert (record.op, record.opid, record.decision) == ("token.exchange", "op-1", Decision.ALLOW)
@@ -118,7 +123,7 @@ async def test_a_bundle_is_bound_to_the_pods_uid_and_recorded(world: World) -> N
 @pytest.mark.parametrize("token", [None, "", "a.b", "a.b.c.d", "a.b.c\n", "x" * 9_000, "a." + "b" * 9_000 + ".c"])
 async def test_what_is_no_token_reaches_nobody(world: World, token: str | None) -> None:
     with pytest.raises(e.ExchangeDeniedError):
-        await world.exchange.exchange(token, "op-1")
+        await world.exchange.exchange(token, "op-1", "10.0.0.1")
     assert [(r.stage, r.subject) for r in world.sink.records] == [(Stage.DENY, "unverified")]
     assert world.minted == []
 
@@ -126,7 +131,7 @@ async def test_what_is_no_token_reaches_nobody(world: World, token: str | None) 
 async def test_a_denial_is_one_record_with_the_reason_and_no_token(world: World) -> None:
     world.pod = replace(POD, deleting=True)
     with pytest.raises(e.ExchangeDeniedError):
-        await world.exchange.exchange(TOKEN, "op-1")
+        await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
     (record,) = world.sink.records
     assert (record.stage, record.reason, record.detail) == (Stage.DENY, "ExchangeDenied", "the pod is being deleted")
     assert record.subject == "account:system:serviceaccount:team-a:default"
@@ -137,17 +142,29 @@ async def test_a_denial_is_one_record_with_the_reason_and_no_token(world: World)
 async def test_a_denial_stays_one_while_the_store_is_away(world: World) -> None:
     world.sink.broken, world.pod = True, None
     with pytest.raises(e.ExchangeDeniedError):
-        await world.exchange.exchange(TOKEN, "op-1")
+        await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
 
 
 async def test_nobody_who_can_say_is_no_denial(world: World) -> None:
     world.review_answer = e.UnavailableError("the API server is away")
     with pytest.raises(e.UnavailableError):
-        await world.exchange.exchange(TOKEN, "op-1")
+        await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
     assert world.sink.records == []
 
 
 async def test_a_revoked_job_gets_nothing(world: World) -> None:
     world.fence.take_back({}, [JOB.uid])
     with pytest.raises(e.ExchangeDeniedError):
-        await world.exchange.exchange(TOKEN, "op-1")
+        await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+
+
+async def test_a_flood_of_tokens_that_nobody_knows_costs_no_more_reviews(world: World) -> None:
+    world.review_answer = AccountReview()
+    for _ in range(int(BURST) + 5):
+        with pytest.raises(e.ExchangeDeniedError):
+            await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+    assert world.reviewed == BURST
+    world.review_answer = REVIEW
+    with pytest.raises(e.ExchangeDeniedError):
+        await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+    assert await world.exchange.exchange(TOKEN, "op-1", "10.0.0.2"), "others are not concerned"

@@ -73,7 +73,11 @@ def resources(path: Path, *objects: dict) -> str:
     return str(write(path / "resources.yaml", yaml.safe_dump_all(objects)))
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "audit query", "audit anomalies", "policy check"])
+SUBCOMMANDS = ["audit query", "audit anomalies", "policy check"]
+TOKEN_COMMANDS = ["token verify", "token revoke", "token restore", "token revocations"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *SUBCOMMANDS, *TOKEN_COMMANDS])
 def test_every_command_has_help_and_json(command: str) -> None:
     found = call(*command.split(), "--help")
     assert found.exit_code == 0
