@@ -10,11 +10,14 @@ import pytest
 from hack.interfaces import __main__ as command
 from hack.interfaces import proposals, rules, snapshot
 
+from kuangchao_contracts.audit import AuditPage
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.policy import BUILT_IN
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.run import HeartbeatReply
+from kuangchao_operator.layers.governance import upstream
+from kuangchao_worker.agent import client
 
 Change = Callable[[dict[str, Any]], Any]
 NOW = snapshot.present("9.9.9")
@@ -225,6 +228,19 @@ def test_replies_are_read_as_the_rules_suppose() -> None:
     assert Reply.from_reply(body).answer.attempt == 1
     with pytest.raises(ValueError, match="directive"):
         Reply.from_reply(b'{"answer": {"attempt": 1, "directive": "Dance"}}')
+
+
+MORE = b'{"attempt": 1, "directive": "Stop", "song": "la"}'
+PAGE = {"records": [], "droppedReads": 0, "song": "la"}
+READERS: dict[str, Callable[[], Contract]] = {
+    "agent": lambda: client._parse("execution.heartbeat", 200, MORE, HeartbeatReply),
+    "governance": lambda: upstream._reply(200, PAGE, AuditPage),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_whoever_reads_replies_of_another_process_reads_them_so(read: Callable[[], Contract]) -> None:
+    assert isinstance(read(), HeartbeatReply | AuditPage)
 
 
 # ---- proposals
