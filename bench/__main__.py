@@ -12,7 +12,7 @@ from rich.console import Console
 from bench import report
 from bench.figures import Figure
 
-SUITES = ("executor", "operator", "authority", "audit")
+SUITES = ("executor", "operator", "authority", "audit", "auditproof")
 
 
 def main(arguments: list[str]) -> int:

@@ -13,7 +13,6 @@ from kuangchao_contracts.errors import InvalidInputError, StorageError
 from kuangchao_contracts.merkle import Frontier, leaf_hash
 from kuangchao_operator.audit.shards import Shard, shards
 from kuangchao_operator.audit.tree import Kept
-from kuangchao_operator.audit.walk import body_of
 
 Ranges = list[tuple[int, int]]
 
@@ -39,7 +38,7 @@ def inclusion(directory: Path, seq: int) -> InclusionProof:
     proof = merkle.inclusion_proof(index, covered.size, lambda low, high: roots[low, high])
     if not merkle.includes(index, covered.size, roots[index, index + 1], proof, bytes.fromhex(covered.root)):
         raise StorageError(f"{shard.name} does not give the root that was signed; see audit verify")
-    body = next(map(body_of, shard.rows(skip=index)))
+    body = next(shard.bodies(skip=index))
     return InclusionProof(
         seq=seq, index=index, body=body.decode(), proof=tuple(node.hex() for node in proof), checkpoint=covered.note
     )
@@ -78,7 +77,7 @@ def _newest(shard: Shard) -> Kept:
 
 
 def _leaves(shard: Shard) -> Iterator[bytes]:
-    return (leaf_hash(body_of(row)) for row in shard.rows())
+    return map(leaf_hash, shard.bodies())
 
 
 def _noting(wanted: Ranges) -> merkle.RangeHash:

@@ -11,6 +11,7 @@ from kuangchao_contracts.errors import StorageError
 from kuangchao_operator.audit import cold, retention, schema, tree
 from kuangchao_operator.audit.cold import Cold, Row, ShardSummary
 from kuangchao_operator.audit.tree import Kept
+from kuangchao_operator.audit.walk import body_of
 
 COLUMNS: Final = ", ".join(cold.COLUMNS)
 
@@ -26,6 +27,10 @@ class Shard(ABC):
     @abstractmethod
     def rows(self, skip: int = 0) -> Iterator[Row]:
         """Rows in the order of their numbers, without the first `skip`. Raises StorageError."""
+
+    def bodies(self, skip: int = 0) -> Iterator[bytes]:
+        """The stored bytes alone, as `rows` gives them. Raises StorageError."""
+        return map(body_of, self.rows(skip))
 
     @abstractmethod
     def checkpoints(self) -> list[Kept]:
@@ -57,6 +62,12 @@ class Hot(Shard):
         query = f"SELECT {COLUMNS} FROM records ORDER BY seq LIMIT -1 OFFSET ?"  # noqa: S608  # our own names
         with tree.reading(self.path) as reader:
             yield from reader.execute(query, (skip,))
+
+    def bodies(self, skip: int = 0) -> Iterator[bytes]:
+        """See `Shard`."""
+        with tree.reading(self.path) as reader:
+            for row in reader.execute("SELECT body FROM records ORDER BY seq LIMIT -1 OFFSET ?", (skip,)):
+                yield body_of(row)
 
     def checkpoints(self) -> list[Kept]:
         """See `Shard`."""
