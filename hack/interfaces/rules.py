@@ -101,11 +101,16 @@ def _documents(old: Snapshot, new: Snapshot) -> Iterator[Change]:
 def _kinds(old: Snapshot, new: Snapshot) -> Iterator[Change]:
     for name in sorted(new["kinds"].keys() - old["kinds"].keys()):
         yield Change(name, "is new", breaking=False)
-    for name, schema in sorted(old["kinds"].items()):
+    for name, kind in sorted(old["kinds"].items()):
         if name not in new["kinds"]:
             yield Change(name, "was removed: its objects are lost", breaking=True)
             continue
-        yield from _schemas(name, Role.STORED, (schema, new["kinds"][name]), old, new)
+        present = new["kinds"][name]
+        for key in ("apiVersion", "plural", "namespaced"):
+            if kind[key] != present[key]:
+                why = f"{key} changed from {kind[key]} to {present[key]}: its objects are not found any more"
+                yield Change(f"{name}.{key}", why, breaking=True)
+        yield from _schemas(name, Role.STORED, (kind["schema"], present["schema"]), old, new)
 
 
 def _schemas(path: str, role: Role, pair: tuple[Schema, Schema], old: Snapshot, new: Snapshot) -> Iterator[Change]:
@@ -141,7 +146,8 @@ def _listed(refusal: Refusal, forward: list[Refusal]) -> str:
 def _defaults(part: str, old: Snapshot, new: Snapshot) -> Iterator[Change]:
     """Defaults that changed: nobody is refused, and whoever left the member out gets something else."""
     for name in sorted(old[part].keys() & new[part].keys()):
-        before, after = (dict(_members(name, snapshot[part][name])) for snapshot in (old, new))
+        schemas = (snapshot[part][name] for snapshot in (old, new))
+        before, after = (dict(_members(name, schema.get("schema", schema))) for schema in schemas)
         for path in sorted(before.keys() & after.keys()):
             ours, theirs = (member.get("default", "(none)") for member in (before[path], after[path]))
             if ours != theirs:

@@ -105,6 +105,8 @@ class Comparison:
         for name in sorted(ours):
             if name in theirs:
                 yield from self.refusals(ours[name], theirs[name], f"{path}.{name}")
+            elif isinstance(taken.get("additionalProperties"), Mapping):
+                yield from self.refusals(ours[name], taken["additionalProperties"], f"{path}.{name}")
             elif _closed(taken) and not self._passes_over(ours[name]):
                 yield Refusal(f"{path}.{name}", "may be sent, and is not known")
 

@@ -31,6 +31,7 @@ from kuangchao_contracts.minting import (
     MintBatch,
     MintReply,
 )
+from kuangchao_contracts.names import API_VERSION
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Operation
 from kuangchao_contracts.wire import CallEnvelope, ErrorReply, TokenBundle
@@ -80,7 +81,7 @@ def present(version: str) -> Snapshot:
     documents = _documents()
     used = {model for spec in OPERATIONS.values() for model in (spec.request, spec.response)} | documents.keys()
     names, models = _schemas(used)
-    kinds = {kind_of(kind): _quiet(root_schema(kind)) for kind in KINDS}
+    kinds = {kind_of(kind): _kind(kind) for kind in KINDS}
     return {
         "version": version,
         "operations": {name: _operation(spec, names) for name, spec in OPERATIONS.items()},
@@ -120,6 +121,12 @@ def _operation(spec: Operation, names: Mapping[type[Contract], str]) -> dict[str
         "request": names[spec.request],
         "response": names[spec.response],
     }
+
+
+def _kind(kind: type[CustomObject]) -> dict[str, Any]:
+    """Where its objects are found, and what they are."""
+    where = {"apiVersion": API_VERSION, "plural": kind.plural, "namespaced": kind.namespaced}
+    return where | {"schema": _quiet(root_schema(kind))}
 
 
 def _documents() -> dict[type[Contract], Role]:

@@ -61,7 +61,11 @@ def values(model: str, change: Callable[[list[str]], list[str]]) -> Change:
 
 
 def spec(kind: str, change: Callable[[dict[str, Any]], Any]) -> Change:
-    return lambda new: change(new["kinds"][kind]["properties"]["spec"])
+    return lambda new: change(new["kinds"][kind]["schema"]["properties"]["spec"])
+
+
+def kind(name: str, **facts: Any) -> Change:
+    return lambda new: new["kinds"][name].update(facts)
 
 
 def rule(text: str) -> Callable[[dict[str, Any]], Any]:
@@ -138,6 +142,9 @@ BREAKS: dict[str, tuple[str, Change]] = {
     "keys: member added": ("Jwks.keys[].colour", added("PublicKey", "colour")),
     "trail: member removed": ("StoredRecord.record.detail", without("AuditRecord", "detail")),
     "document removed": ("TokenBundle", both(drop("documents", "TokenBundle"), drop("models", "TokenBundle"))),
+    "kind under another version": ("ResourcePool.apiVersion", kind("ResourcePool", apiVersion="kuangchao.io/v2")),
+    "kind in namespaces": ("ResourcePool.namespaced", kind("ResourcePool", namespaced=True)),
+    "kind by another name": ("ResourcePool.plural", kind("ResourcePool", plural="pools")),
     "kind removed": ("ResourcePool", drop("kinds", "ResourcePool")),
     "kind: member removed": (
         "TrainingJob.spec.priority",
