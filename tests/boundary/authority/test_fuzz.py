@@ -17,7 +17,7 @@ from tests.unit.authority.kit import b64
 GOOD = SIGNER.token()
 CHARACTERS = st.sampled_from('ABCDEFabcdef0123456789-_.=+/ \n\x00\u00e9\uff45\ud800{}"')
 PLACES = st.integers(0, len(GOOD) - 1)
-many = settings(max_examples=400, deadline=None)
+many = settings(max_examples=200, deadline=None)
 
 
 def test_the_good_token_is_good() -> None:

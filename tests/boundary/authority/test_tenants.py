@@ -57,7 +57,7 @@ def allowed(holder: Claims, op: str, resource: str) -> bool:
     )
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(NAMES, NAMES, SUBJECTS, st.lists(st.tuples(OPS, GRANTS), min_size=1, max_size=3), OPS, RESOURCES, st.booleans())
 def test_allowed_only_where_everything_agrees(
     ns: str, job: str, subject: str, grants: list[tuple[str, str]], op: str, resource: str, one: bool
