@@ -23,6 +23,10 @@ from kuangchao_operator.audit.tree import Head
 JTI_GRACE_SECONDS: Final = 60
 """How long a used one-shot is remembered after its end: more than any verifier's leeway."""
 SWEEP_SECONDS: Final = 60.0
+WIDTHS: Final = (128, 32, 8, 4, 2, 1)
+"""Rows per statement; few, since each is another prepared statement."""
+ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+Row = tuple[int | str | bytes, ...]
 Consume = tuple[str, int, int]
 
 
@@ -86,7 +90,9 @@ class AuditStore:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._forget_expired()
-            outcomes = [self._add(entry) for entry in entries]
+            rows: list[Row] = []
+            outcomes = [self._add(entry, rows) for entry in entries]
+            _insert(self._connection, rows)
             self._connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self._seq, self._head, self._tree = seq, head, grown
@@ -127,7 +133,7 @@ class AuditStore:
                 reader.close()
         return [StoredRecord.model_validate_json(body).record for body in intents.values()]
 
-    def _add(self, entry: Entry) -> e.CapabilityError | None:
+    def _add(self, entry: Entry, rows: list[Row]) -> e.CapabilityError | None:
         if entry.consume is not None:
             jti, exp, iat = entry.consume
             if iat <= self._epoch:
@@ -137,20 +143,21 @@ class AuditStore:
             )
             if used.rowcount == 0:
                 return e.ReplayedTokenError("one-shot was used before")
-        self._insert(self._connection, entry.record)
+        rows.append(self._next(entry.record))
         return None
 
-    def _insert(self, connection: sqlite3.Connection, record: AuditRecord) -> None:
+    def _next(self, record: AuditRecord) -> Row:
+        """The record as the next row, by which chain and tree have grown."""
         seq = self._seq + 1
         body = schema.encode(seq, self._head, record)
-        connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", schema.row(seq, record, body))
         self._seq, self._head = seq, schema.digest(body)
         self._tree.append(leaf_hash(body))
+        return schema.row(seq, record, body)
 
     def _begin_day(self, connection: sqlite3.Connection, ended: Head) -> None:
         """Write the first record of a day, which says how the one before ended."""
         self._tree = Frontier()
-        self._insert(connection, tree.shard_record(datetime.fromtimestamp(self._clock(), UTC), ended.end()))
+        _insert(connection, [self._next(tree.shard_record(datetime.fromtimestamp(self._clock(), UTC), ended.end()))])
 
     def _rollback(self) -> None:
         try:
@@ -229,6 +236,19 @@ class AuditStore:
 
     def _set_meta(self, key: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Insert many rows by few statements.
+
+    Each statement gives the interpreter to the event loop's thread, which under load keeps it for milliseconds.
+    """
+    at = 0
+    while at < len(rows):
+        width = next(width for width in WIDTHS if width <= len(rows) - at)
+        values = [value for row in rows[at : at + width] for value in row]
+        connection.execute(f"INSERT INTO records VALUES {', '.join([ROW] * width)}", values)  # noqa: S608  # question marks
+        at += width
 
 
 def _lock(directory: Path) -> int:
