@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
+from kuangchao_contracts import notes
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, new_opid
 from kuangchao_contracts.auditproof import ShardEnd
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.merkle import HASH_BYTES, Frontier, consistency_proof, leaf_hash, range_hash
+from kuangchao_contracts.notes import BadNoteError
 from kuangchao_contracts.resources import CLUSTER
 from kuangchao_operator.audit import schema
 
@@ -121,16 +123,18 @@ def shard_record(moment: datetime, ended: ShardEnd) -> AuditRecord:
 
 
 def _saved(reader: sqlite3.Connection, size: int | None) -> Frontier:
-    limit = 2**62 if size is None else size
-    query = "SELECT size, peaks FROM checkpoints WHERE size <= ? ORDER BY size DESC LIMIT 1"
-    found = reader.execute(query, (limit,)).fetchone()
-    if found is None:
-        return Frontier()
-    peaks = [found[1][at : at + HASH_BYTES] for at in range(0, len(found[1]), HASH_BYTES)]
-    try:
-        return Frontier.of_peaks(found[0], peaks)
-    except ValueError as error:
-        raise StorageError(f"checkpoint of {found[0]} records: {error}") from None
+    """The largest tree that a checkpoint left and whose peaks still give the root of its note."""
+    query = "SELECT size, peaks, note FROM checkpoints WHERE size <= ? ORDER BY size DESC"
+    for count, joined, note in reader.execute(query, (2**62 if size is None else size,)):
+        peaks = [joined[at : at + HASH_BYTES] for at in range(0, len(joined), HASH_BYTES)]
+        try:
+            tree = Frontier.of_peaks(count, peaks)
+            said = notes.parse(note)
+        except (ValueError, BadNoteError):
+            continue
+        if (said.size, said.root) == (count, tree.root().hex()):
+            return tree
+    return Frontier()
 
 
 def _leaves(reader: sqlite3.Connection, start: int, end: int | None) -> Iterator[bytes]:

@@ -193,3 +193,19 @@ async def test_a_tree_goes_on_from_the_newest_checkpoint(world: Proven, monkeypa
     monkeypatch.setattr(tree, "leaf_hash", lambda body: read.append(body) or leaf_hash(body))
     world.restart()
     assert (world.store.tree.root, len(read)) == (root, 5)
+
+
+@pytest.mark.parametrize("damage", ["UPDATE checkpoints SET peaks = zeroblob(32)", "UPDATE checkpoints SET note = ''",
+                                    "UPDATE checkpoints SET peaks = x'00'"])  # fmt: skip
+async def test_peaks_that_were_damaged_are_made_anew_from_the_records(world: Proven, damage: str) -> None:
+    await world.signed(64)
+    await world.signed(5)
+    root = world.store.tree.root
+    world.store.close()
+    connection = schema.open_writer(world.file)
+    connection.execute(f"{damage} WHERE size = 69")
+    connection.close()
+    world.start()
+    assert world.store.tree.root == root
+    await world.signed(3)
+    assert notes.parse(world.anchors[-1]).size == 72

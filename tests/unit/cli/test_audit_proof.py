@@ -3,11 +3,16 @@
 import asyncio
 import json
 import sqlite3
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from kuangchao_contracts.auditproof import ProveRequest, VerifyReport, VerifyRequest
+from kuangchao_operator.audit.prove import prove
+from kuangchao_operator.audit.verify import verify_some
+from kuangchao_operator.cli import audit_commands, cluster
 from kuangchao_operator.cli.main import app
 from tests.unit.authority.proven import Proven
 
@@ -111,3 +116,76 @@ def test_bad_input(copy: Copy, arguments: tuple[object, ...], code: int, said: s
     result = run(*(str(argument).format(**places) for argument in arguments))
     assert result.exit_code == code
     assert said in result.stderr
+
+
+class FakeCluster:
+    """ConfigMaps of a release."""
+
+    def __init__(self, found: dict[str, dict[str, str]]) -> None:
+        self._found = found
+
+    def request(self, method: str, path: str) -> dict[str, object]:
+        assert path.startswith("/api/v1/namespaces/kuangchao-system/configmaps/")
+        return {"data": self._found[path.rsplit("/", 1)[1]]} if self._found[path.rsplit("/", 1)[1]] else {}
+
+
+class FakeGovernance:
+    """The store as it is asked for by a port-forward."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def get(self, path: str, query: dict[str, str]) -> dict[str, object]:
+        if path.endswith("/verify"):
+            request = VerifyRequest.model_validate_json(query["request"])
+            return verify_some(self._directory, request.replace(limit=7)).wire()
+        return prove(self._directory, ProveRequest.model_validate_json(query["request"])).wire()
+
+
+@pytest.fixture
+def release(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    """A cluster whose store is the copy; what its ConfigMaps hold may be changed."""
+    found = {
+        "kuangchao-trust": {"audit-keys.json": copy.keys.read_text()},
+        "kuangchao-audit-head": {"checkpoint": copy.anchor.read_text()},
+    }
+    monkeypatch.setattr(cluster, "Cluster", lambda context: FakeCluster(found))
+    monkeypatch.setattr(
+        audit_commands, "governance", lambda cluster, namespace: nullcontext(FakeGovernance(copy.store))
+    )
+    return found
+
+
+def test_a_cluster_in_parts(copy: Copy, release: dict[str, dict[str, str]]) -> None:
+    assert run("verify").stdout == "20 records of 1 days (to record 20), 2 checkpoints, 1 anchors\nwhole\n"
+    copy.sql("DELETE FROM records WHERE seq > 10", "DELETE FROM checkpoints WHERE size > 10")
+    result = run("verify", "-o", "json")
+    assert result.exit_code == 1
+    assert [problem.split(": ", 1)[1] for problem in json.loads(result.stdout)["problems"]] == [
+        "ends after 10 records, before the anchor of 20: cut or rolled back",
+        "audit-2027-01-15.sqlite has a checkpoint of 10 only, the anchor is of 20",
+    ]
+
+
+def test_a_cluster_that_lies_about_its_rows_cannot_lie_about_the_anchor(
+    copy: Copy, release: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Proven(copy.store.parent / "other")
+    asyncio.run(other.signed(20))
+    other.store.close()
+    monkeypatch.setattr(FakeGovernance, "get", lambda self, path, query: (
+        VerifyReport(ok=True, files=1, records=20).wire() if path.endswith("/verify")
+        else prove(other.directory, ProveRequest.model_validate_json(query["request"])).wire()
+    ))  # fmt: skip
+    result = run("verify", "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["problems"]) == (
+        1, ["anchor: no known key has signed the checkpoint"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["kuangchao-trust", "kuangchao-audit-head"])
+def test_a_cluster_without_keys_or_anchor(release: dict[str, dict[str, str]], name: str) -> None:
+    release[name].clear()
+    result = run("verify")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"ConfigMap kuangchao-system/{name} has no" in result.stderr
