@@ -114,6 +114,17 @@ def other_resource(world: World, op: Operation, holder: Holder) -> str:
     return world.token(op, holder, cap=[{"op": op.name, "res": victim(op) + "x"}])
 
 
+def other_kind(op: Operation) -> str:
+    """The same names as a resource of a kind that the operation does not work on."""
+    namespace, _, name = victim(op).split("/")
+    return f"{namespace}/pools/{name}"
+
+
+def on_other_kind(world: World, op: Operation, holder: Holder) -> str:
+    """Granted there in so many words."""
+    return world.token(op, holder, cap=[{"op": op.name, "res": other_kind(op)}])
+
+
 def of_other_tenant(world: World, op: Operation, holder: Holder) -> str:
     """The same role over there."""
     if holder.pod:
@@ -154,6 +165,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "revoked jti": Fault(Judged.REVOKED, e.RevokedTokenError, claiming(jti=REVOKED_JTI)),
     "other tenant": Fault(Judged.TENANT, e.CrossTenantError, of_other_tenant, in_tenant),
     "other job": Fault(Judged.JOB, e.PermissionDeniedError, of_other_job, of_a_job),
+    "other kind": Fault(Judged.JOB, e.PermissionDeniedError, on_other_kind, resource=other_kind),
     "older policy": Fault(
         Judged.POLICY,
         e.StalePolicyError,
