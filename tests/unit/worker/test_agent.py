@@ -324,6 +324,25 @@ async def test_client_waits_for_an_outage_but_not_for_a_refusal(tmp_path: Path) 
     await runner.cleanup()
 
 
+async def test_an_answer_may_come_in_pieces(tmp_path: Path) -> None:
+    answer = FeedReply(attempt=4, policy_generation=1, revoked=tuple(f"{number:022}" for number in range(100)))
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        body = answer.canonical()
+        for start in range(0, len(body), 100):
+            await response.write(body[start : start + 100])
+            await asyncio.sleep(0)  # the client's turn
+        await response.write_eof()
+        return response
+
+    runner, client = await serve(handler, tmp_path)
+    async with client:
+        assert await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply) == answer
+    await runner.cleanup()
+
+
 async def test_client_gives_up_on_a_silent_gate_and_hides_the_token(tmp_path: Path) -> None:
     never = asyncio.Event()
 

@@ -117,7 +117,7 @@ class GateClient:
                 headers={"Authorization": f"Bearer {token}"},
                 allow_redirects=False,
             ) as reply:
-                status, raw = reply.status, await reply.content.read(MAX_ANSWER)
+                status, raw = reply.status, await _whole(what, reply.content)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self._drop_session()
             raise UnavailableError(f"{what}: {type(error).__name__}") from None
@@ -137,6 +137,16 @@ class GateClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+async def _whole(what: str, content: aiohttp.StreamReader) -> bytes:
+    """All of an answer; a plain read would end with the piece that has come so far."""
+    raw = bytearray()
+    async for piece in content.iter_any():
+        raw += piece
+        if len(raw) > MAX_ANSWER:
+            raise UnavailableError(f"{what}: the answer has more than {MAX_ANSWER} bytes")
+    return bytes(raw)
 
 
 def _parse(op: str, status: int, raw: bytes, answer: type[R]) -> R:
