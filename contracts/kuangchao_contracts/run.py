@@ -107,7 +107,7 @@ class RankNote(Contract):
     subject: ShortText
     reason: Annotated[str, Field(pattern="^[A-Za-z]{1,64}$")]
     allowed: bool = False
-    count: Annotated[int, Field(ge=1)]
+    count: Annotated[int, Field(ge=1, le=2**53)]
     first: datetime
     """When the first of these calls was made, by the clock of the rank's machine."""
     jti: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{0,32}$")] = ""

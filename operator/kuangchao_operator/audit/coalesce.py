@@ -13,6 +13,8 @@ VERBATIM: Final = 100
 """Equal denials per window that are kept one by one."""
 MAX_KEYS: Final = 10_000
 MAX_DROP_KEYS: Final = 1_000
+UNKNOWN: Final = "unknown"
+"""Layer of a record whose operation does not exist."""
 Key = tuple[str, str, str]
 
 
@@ -28,7 +30,8 @@ class DenialCounter:
 
     def admit(self, record: AuditRecord) -> bool:
         """Whether to store this denial as it is; otherwise it is counted until `flush`."""
-        key = (record.subject, record.op, record.reason)
+        # operations that nobody knows are one: a caller makes up as many names as it likes
+        key = (record.subject, record.op if record.layer != UNKNOWN else UNKNOWN, record.reason)
         if key not in self._seen and len(self._seen) >= MAX_KEYS:
             key = ("many", "many", record.reason)
         seen = self._seen.get(key, 0) + 1

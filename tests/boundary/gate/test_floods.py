@@ -69,6 +69,16 @@ async def test_no_success_and_no_proven_failure_counts(world: World) -> None:
     assert counted(world.records(), "StaleEpoch") == BURST + 50
 
 
+async def test_made_up_operations_are_one_kind_of_failure(world: World) -> None:
+    calls = int(BURST) + 50
+    answers = {(await world.call(f"no.such{number}", None))[0] for number in range(calls)}
+    assert answers == {403, 401}
+    await world.stop()
+    records = world.records()
+    assert counted(records, "UnknownOperation") == BURST
+    assert counted(records, "TooManyFailures") == calls - BURST
+
+
 async def test_public_data_is_served_after_a_flood_has_ended(world: World) -> None:
     await flood(world, int(BURST), lambda _: "garbage")
     descriptors = f"{world.url}/v1/call/resource.descriptors"

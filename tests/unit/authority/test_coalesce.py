@@ -13,3 +13,11 @@ def test_records_that_stand_for_many_calls_keep_their_counts() -> None:
     (rest,) = counter.flush()
     assert sum(stored) + rest.count == 7 * len(told)
     assert counter.flush() == []
+
+
+def test_operations_that_nobody_knows_are_counted_as_one() -> None:
+    counter = DenialCounter(Clock())
+    told = [record(number, layer="unknown", op=f"made.up{number}") for number in range(VERBATIM + 30)]
+    assert sum(counter.admit(item) for item in told) == VERBATIM
+    (rest,) = counter.flush()
+    assert (rest.op, rest.count) == ("unknown", 30)

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from kuangchao_contracts import names
 from kuangchao_contracts.audit import Decision, Stage
 from kuangchao_contracts.errors import FutureEpochError, RankMismatchError
 from kuangchao_contracts.run import Directive, HeartbeatReply, HeartbeatRequest, RankNote, RankNotes
+from kuangchao_operator.audit.coalesce import VERBATIM, DenialCounter
 from tests.unit.execution.test_service import RESOURCE, Bench, request, worker
 from tests.unit.execution.world import START, UID
 
-SUBJECT = "rank:team/job/pod-1"
+SUBJECT = f"rank:team/job/{names.pod_name('job', UID, 0, 1)}"
 
 
 def note(**changes: Any) -> RankNote:
@@ -100,7 +102,8 @@ async def test_a_worker_speaks_for_its_own_ranks_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", ["layer:state", "rank:other/job/pod-0", "rank:team/job2/pod-0", "team/job/x", "", "rank:team/job"]
+    "subject",
+    ["layer:state", "rank:other/job/pod-0", "rank:team/job2/pod-0", "team/job/x", "", "rank:team/job", SUBJECT + "x"],
 )
 async def test_a_worker_accuses_nobody_outside_its_job(subject: str) -> None:
     bench = Bench()
@@ -108,7 +111,27 @@ async def test_a_worker_accuses_nobody_outside_its_job(subject: str) -> None:
     (record,) = bench.sink.kept
     assert (record.subject, record.resource, record.layer) == ("unverified", RESOURCE, "unknown")
     assert "on other/jobs/job" in record.detail
-    assert record.op == "no such?operation"
+    assert record.op == "unknown"
+    assert "operation no such?operation" in record.detail
+
+
+async def test_words_that_a_worker_makes_up_are_counted_as_one() -> None:
+    """Else each would be a record of its own, and one pod could fill the store for all."""
+    bench, counter = Bench(), DenialCounter(lambda: 0.0)
+    for seq in range(1, 5):
+        made_up = (
+            note(
+                op=f"o{seq}x{number}",
+                reason="R" + "S" * (number - 1) + "ABCD"[seq - 1],
+                subject=f"{SUBJECT}{seq}.{number}",
+            )
+            for number in range(1, 63)
+        )
+        await tell(bench, beat(seq, *made_up))
+    assert len(bench.sink.kept) == 4 * 62
+    assert sum(counter.admit(record) for record in bench.sink.kept) == VERBATIM
+    (rest,) = counter.flush()
+    assert rest.count == 3 * (4 * 62 - VERBATIM)
 
 
 async def test_a_heartbeat_without_notes_says_nothing_of_them() -> None:

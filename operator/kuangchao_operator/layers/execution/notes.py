@@ -1,21 +1,34 @@
 """What the gates inside a pod's ranks have noted, as records for the audit store. Pure.
 
 The word of a worker: it can lie about itself, so a record says who reported it, and nothing is decided from it. It can
-lie about nobody else: names and resources of other jobs never get into a record's indexed fields.
+lie about nobody else: names and resources of other jobs never get into a record's indexed fields. Nor do words of its
+own making: equal denials are counted together by these fields, and a flood of ever new ones would fill the store.
 """
 
 import hashlib
 from datetime import datetime
+from typing import Final
 
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage
-from kuangchao_contracts.claims import Claims
-from kuangchao_contracts.errors import FutureEpochError
+from kuangchao_contracts.claims import WORKER_ROLES, Claims
+from kuangchao_contracts.errors import CapabilityError, FutureEpochError
 from kuangchao_contracts.gate import printable
 from kuangchao_contracts.names import job_resource
+from kuangchao_contracts.oplog import LEASE_OVERDUE
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.run import RankNote, RankNotes
 
-UNVERIFIED = "unverified"
+UNVERIFIED: Final = "unverified"
+UNKNOWN: Final = "unknown"
+UNKNOWN_REASON: Final = "Unknown"
+
+
+def _codes(kind: type[CapabilityError]) -> set[str]:
+    return {kind.code}.union(*map(_codes, kind.__subclasses__()))
+
+
+REASONS: Final = frozenset({*_codes(CapabilityError), LEASE_OVERDUE})
+"""All that a rank's gate has to say."""
 
 
 def records(claims: Claims, pod_index: int, notes: RankNotes, now: datetime) -> list[AuditRecord]:
@@ -33,13 +46,16 @@ def records(claims: Claims, pod_index: int, notes: RankNotes, now: datetime) -> 
 def _record(claims: Claims, note: RankNote, opid: str, now: datetime) -> AuditRecord:
     known = OPERATIONS.get(note.op)
     own = job_resource(claims.ns, claims.job)
-    foreign = "" if note.resource == own else f" on {note.resource}"
+    said = [f"reported by {claims.sub}, first at {note.first.isoformat()}"]
+    said += [f"operation {note.op}"] if known is None else []
+    said += [f"reason {note.reason}"] if note.reason not in REASONS else []
+    said += [f"on {note.resource}"] if note.resource != own else []
     return AuditRecord(
         ts=now,
         opid=opid,
         stage=Stage.SYSTEM if note.allowed else Stage.DENY,
-        layer=known.layer.value if known else "unknown",
-        op=note.op if known else printable(note.op, 64),
+        layer=known.layer.value if known else UNKNOWN,
+        op=note.op if known else UNKNOWN,
         resource=own,
         subject=_subject(claims, note.subject),
         jti=note.jti,
@@ -47,18 +63,16 @@ def _record(claims: Claims, note: RankNote, opid: str, now: datetime) -> AuditRe
         job_uid=claims.juid,
         attempt=note.attempt,
         decision=Decision.ALLOW if note.allowed else Decision.DENY,
-        reason=note.reason,
-        detail=printable(f"reported by {claims.sub}, first at {note.first.isoformat()}{foreign}", 1024),
+        reason=note.reason if note.reason in REASONS else UNKNOWN_REASON,
+        detail=printable(", ".join(said), 1024),
         count=note.count,
         process=f"rank/{note.rank}",
     )
 
 
 def _subject(claims: Claims, said: str) -> str:
-    """The subject, if it belongs to the reporter's own job; whoever else was named is not accused on its word."""
-    role, _, rest = said.partition(":")
-    own = role in ("agent", "rank") and rest.startswith(f"{claims.ns}/{claims.job}/")
-    return printable(said, 256) if own else UNVERIFIED
+    """The subject, if it is of the reporter's own pod; whoever else was named is not accused on its word."""
+    return said if said in {f"{role}:{claims.ns}/{claims.job}/{claims.pod}" for role in WORKER_ROLES} else UNVERIFIED
 
 
 def _opid(claims: Claims, pod_index: int, seq: int, place: int) -> str:
