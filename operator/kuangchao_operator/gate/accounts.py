@@ -1,11 +1,14 @@
 """Exchange of a pod's account token for its bundle: who may have one, and the record of it.
 
 The API server says whose token it is, our own facts say whether that pod is entitled now. The API server alone would
-not do: it keeps good answers for 10 s, and a deleted pod's token outlives its pod. Never logs or stores a token.
+not do: it keeps good answers for 10 s, and a deleted pod's token outlives its pod. Never logs or stores a token; those
+that had a bundle are remembered by their SHA-256 for a while.
 """
 
+import hashlib
 import logging
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +17,7 @@ from typing import Final, Protocol
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.gate import printable
+from kuangchao_contracts.tokencache import ExpiringCache
 from kuangchao_contracts.tokens import MAX_TOKEN_BYTES
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
 from kuangchao_operator.gate.fence import JobFence
@@ -22,6 +26,9 @@ from kuangchao_operator.gate.minting import JobRef, LayerTokens, PodRef
 
 log = logging.getLogger(__name__)
 OPERATION: Final = "token.exchange"
+KNOWN_SECONDS: Final = 600.0
+"""How long an account token counts as known: longer than from one renewal of a bundle to the next."""
+KNOWN_ENTRIES: Final = 16_384
 _SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -111,41 +118,42 @@ class AccountExchange:
         clock: Callable[[], datetime],
         process: str,
         limits: FailureLimits,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reviews, self._pods, self._fence, self._tokens = reviews, pods, fence, tokens
         self._sink, self._clock, self._process, self._limits = sink, clock, process, limits
+        self._monotonic, self._entitled_before = monotonic, ExpiringCache[bool](KNOWN_ENTRIES)
 
     async def exchange(self, token: str | None, opid: str, address: str | None) -> TokenBundle:
         """The bundle of the pod that the account token is bound to, with tokens that name its uid.
 
-        An address that has sent many tokens which nobody knows costs the API server no more reviews for a while.
+        An address that has sent many tokens which nobody knows costs the API server no more reviews for a while, except
+        for account tokens that had a bundle before: pods that share an address with a flood must not lose theirs.
         Raises ExchangeDeniedError, recorded once, whatever the reason is; UnavailableError when nobody can say.
         """
         review = AccountReview()
         try:
-            review = await self._review(token, address)
+            presented = _presented(token)
+            review = await self._review(presented, address)
             pod = self._entitled(review)
         except e.ExchangeDeniedError as error:
             await self._refuse(review, opid, str(error))
             raise
+        self._entitled_before.put(_digest(presented), True, self._monotonic() + KNOWN_SECONDS)
         bundle = (await self._tokens.worker_bundles(pod.job, pod.attempt, [pod.ref]))[0]
         # launching the job was recorded before anything was done; this only delivers what it granted, and must go on
         # while the store does not work, or an outage of the record would end training that runs
         self._sink.best_effort(self._record(review, opid, pod))
         return bundle
 
-    async def _review(self, token: str | None, address: str | None) -> AccountReview:
-        if self._limits.exhausted(address):
+    async def _review(self, token: str, address: str | None) -> AccountReview:
+        known = self._entitled_before.get(_digest(token), self._monotonic()) is not None
+        if not known and self._limits.exhausted(address):
             raise e.ExchangeDeniedError("too many failures from this address")
-        review = await self._known(token)
+        review = await self._reviews.review(token)
         if not review.authenticated:
             self._limits.failed(address, e.InvalidSignatureError("nobody's account token"))
         return review
-
-    async def _known(self, token: str | None) -> AccountReview:
-        if token is None or len(token) > MAX_TOKEN_BYTES or _SHAPE.fullmatch(token) is None:
-            raise e.ExchangeDeniedError("no account token")
-        return await self._reviews.review(token)
 
     def _entitled(self, review: AccountReview) -> WorkerPod:
         pod = self._pods.find(review.namespace, review.pod) if review.pod else None
@@ -180,6 +188,16 @@ class AccountExchange:
             detail=f"pod uid {pod.ref.uid}" if pod else "",
             process=self._process,
         )
+
+
+def _presented(token: str | None) -> str:
+    if token is None or len(token) > MAX_TOKEN_BYTES or _SHAPE.fullmatch(token) is None:
+        raise e.ExchangeDeniedError("no account token")
+    return token
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
 
 
 def _claimed(review: AccountReview) -> str:

@@ -8,7 +8,7 @@ import pytest
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import Decision, Stage
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
-from kuangchao_operator.gate.accounts import AccountExchange, AccountReview, WorkerPod, entitle
+from kuangchao_operator.gate.accounts import KNOWN_SECONDS, AccountExchange, AccountReview, WorkerPod, entitle
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.limits import BURST, FailureLimits
 from kuangchao_operator.gate.minting import JobRef, PodRef
@@ -78,17 +78,25 @@ class World:
     def __init__(self) -> None:
         self.review_answer: AccountReview | Exception = REVIEW
         self.pod: WorkerPod | None = POD
-        self.reviewed = 0
+        self.reviewed, self.token, self.now = 0, TOKEN, 0.0
         self.fence, self.sink = JobFence(), MemorySink()
         self.fence.set(JOB.uid, 3)
         self.minted: list[tuple[JobRef, int, list[PodRef]]] = []
         tokens: Any = self
         self.exchange = AccountExchange(
-            self, self, self.fence, tokens, self.sink, Clock().moment, "operator", FailureLimits(Clock())
+            self,
+            self,
+            self.fence,
+            tokens,
+            self.sink,
+            Clock().moment,
+            "operator",
+            FailureLimits(Clock()),
+            lambda: self.now,
         )
 
     async def review(self, token: str) -> AccountReview:
-        assert token == TOKEN
+        assert token == self.token
         self.reviewed += 1
         if isinstance(self.review_answer, Exception):
             raise self.review_answer
@@ -168,3 +176,18 @@ async def test_a_flood_of_tokens_that_nobody_knows_costs_no_more_reviews(world: 
     with pytest.raises(e.ExchangeDeniedError):
         await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
     assert await world.exchange.exchange(TOKEN, "op-1", "10.0.0.2"), "others are not concerned"
+
+
+async def test_a_pod_that_had_its_bundle_renews_it_behind_the_address_of_a_flood(world: World) -> None:
+    await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+    world.review_answer = AccountReview()
+    for number in range(int(BURST) + 5):
+        world.token = f"forged.{number}.x"
+        with pytest.raises(e.ExchangeDeniedError):
+            await world.exchange.exchange(world.token, "op-1", "10.0.0.1")
+    assert world.reviewed == 1 + BURST
+    world.review_answer, world.token = REVIEW, TOKEN
+    assert await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+    world.now += KNOWN_SECONDS
+    with pytest.raises(e.ExchangeDeniedError):
+        await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
