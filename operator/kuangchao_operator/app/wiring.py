@@ -219,7 +219,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         checkpointer=checkpointer,
         archive=archive,
         gate=gate,
-        gate_server=GateServer(gate, trust.jwks, others=AccountDoor(accounts.exchange).routes()),
+        gate_server=GateServer(gate, trust.jwks, others=AccountDoor(accounts.exchange).routes(), minted=issuer.minted),
         loops=loops,
         pools=PoolKeeper(cache, writer, events, utc_now, rng),
         governance=governance,

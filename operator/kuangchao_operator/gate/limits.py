@@ -1,8 +1,9 @@
 """How often callers at one address may send what is no token of ours before it is not even looked at.
 
 Only failures count, and only those that leave it unproven who called, so nobody who calls rightly is ever slowed by
-own calls; and a token that was verified a moment ago passes whatever else comes from its address. What remains: who
-shares an address with a flood (host network, NAT) gets no *new* token through while it lasts. Judges no token itself.
+own calls; and a token that was verified a moment ago, or minted by this process, passes whatever else comes from its
+address. What remains: a token from before our start waits for its turn behind an address (host network, NAT) that it
+shares with a flood. Judges no token itself.
 """
 
 import ipaddress

@@ -120,7 +120,7 @@ class World:
 
     def another_server(self, **options: Any) -> GateServer:
         """A server of the same gate, with other patience."""
-        return GateServer(self.gate, self.trust.jwks, limits=self.failures, **options)
+        return GateServer(self.gate, self.trust.jwks, limits=self.failures, minted=self.issuer.minted, **options)
 
     async def publish(self, trust: Trust) -> None:
         self.published.append(trust)

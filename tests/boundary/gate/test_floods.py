@@ -1,6 +1,8 @@
 """Floods of garbage: answered like any other refusal, soon unread, counted to the last one, harmless to others."""
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -8,7 +10,9 @@ import pytest
 
 from kuangchao_contracts import tokens
 from kuangchao_contracts.audit import AuditRecord, Decision
+from kuangchao_operator.gate.issuer_client import IssuerClient
 from kuangchao_operator.gate.limits import BURST
+from kuangchao_operator.gate.minting import LayerTokens
 from tests.boundary.gate.plane import JOB, JOIN, POD, World
 from tests.unit.authority.kit import Clock, Signer
 
@@ -50,9 +54,11 @@ async def test_beyond_the_burst_nothing_is_looked_at(world: World, monkeypatch: 
     assert all(record.decision is Decision.DENY and record.subject == "unverified" for record in records)
 
 
-async def test_who_was_known_before_passes_and_who_is_new_waits(world: World) -> None:
-    old, new = await lease(world), await lease(world)
-    assert (await flood(world, 1, lambda _: old))[0][0] == 200
+async def test_what_we_minted_passes_and_what_came_before_our_start_waits(world: World, issuer_home: Path) -> None:
+    """Also behind the address of a flood nobody's lease is refused when it is renewed."""
+    async with IssuerClient(issuer_home / "issuer.sock") as earlier:
+        bundle = (await LayerTokens(earlier, world.fence, time.time).worker_bundles(JOB, 1, [POD]))[0]
+    old, new = await lease(world), bundle.token("agent", "kc:execution")
     await flood(world, int(BURST), lambda _: "garbage")
     assert [status for status, _ in await flood(world, 3, lambda n: (old, new, old)[n])] == [200, 401, 200]
     world.failure_time += 0.1
