@@ -4,15 +4,15 @@ Has no rights of its own: everything it asks of the control plane goes through t
 never import kopf, kubernetes or anything of the operator.
 """
 
+import atexit
 import os
+from functools import lru_cache
 from typing import Final
 
 from kuangchao_worker.pod.channel import SOCKET_VARIABLE, RankChannel, RankMessage
 
 __version__: Final = "0.1.0"
 __all__ = ["report"]
-
-_channels: dict[str, RankChannel] = {}
 
 
 def report(*, step: int, total: int | None = None, **metrics: float) -> None:
@@ -25,12 +25,19 @@ def report(*, step: int, total: int | None = None, **metrics: float) -> None:
     if not path:
         return
     rank = int(os.environ.get("RANK", "0"))
-    if path not in _channels:
-        _channels[path] = RankChannel(path, rank)
+    channel = _channel(path, rank)
     texts = {name: f"{value:.10g}" for name, value in metrics.items()}
     if total is not None:
         texts["totalSteps"] = str(total)
     if total is not None and step >= total:
-        _channels[path].reliable(RankMessage(rank=rank, step=step, section="train", metrics=texts))
+        channel.reliable(RankMessage(rank=rank, step=step, section="train", metrics=texts))
     else:
-        _channels[path].progress(step, "train", texts)
+        channel.progress(step, "train", texts)
+
+
+@lru_cache
+def _channel(path: str, rank: int) -> RankChannel:
+    """Kept, since it remembers what it said last."""
+    channel = RankChannel(path, rank)
+    atexit.register(channel.close)
+    return channel
