@@ -59,3 +59,16 @@ def test_a_newer_operator_may_say_more(rank: Rank) -> None:
 
 def test_without_a_published_policy_the_built_in_rights_hold(rank: Rank) -> None:
     rank.call()
+
+
+def test_leases_under_a_policy_that_has_not_come_yet_wait_for_it(rank: Rank) -> None:
+    """The issuer stamps a new generation after two minutes; a mounted copy that is later must end no training."""
+    publish(rank, "extends: built-in", 2)
+    rank.call()
+    rank.issuer.generation = 3
+    rank.deliver(1, issued=rank.start + 200)
+    rank.call(after=210)
+    publish(rank, "extends: built-in # changed", 3)
+    rank.call(after=210 + REFRESH_SECONDS)
+    rank.call(after=400)
+    assert rank.said() == [], "no call was refused, and none needed the grace of the lease before"

@@ -92,6 +92,7 @@ class Issuer:
         self._key = Ed25519PrivateKey.generate()
         self.entry = public_key(self._key.public_key())
         self.jwks = Jwks(keys=(self.entry,))
+        self.generation = BUILT_IN.generation
 
     def mint(
         self,
@@ -119,7 +120,7 @@ class Issuer:
             "job": "job",
             "juid": UID,
             "att": attempt,
-            "polv": BUILT_IN.generation,
+            "polv": self.generation,
             "one": one,
             "pod": subject.rsplit("/", 1)[-1],
             "ranks": "0-63",

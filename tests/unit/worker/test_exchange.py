@@ -3,6 +3,7 @@
 import asyncio
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from aiohttp import web
 from kuangchao_contracts.errors import ExchangeDeniedError, UnavailableError
 from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.run import FeedReply
+from kuangchao_contracts.tokens import parse_claims, parse_strict
 from kuangchao_contracts.wire import TOKEN_PATH, ErrorReply, TokenBundle
 from kuangchao_worker.agent import exchange
 from kuangchao_worker.agent.exchange import TokenPuller
-from kuangchao_worker.agent.vigil import expiry_warning, to_ranks
-from kuangchao_worker.pod.revocations import Revocations
+from kuangchao_worker.agent.vigil import Held, Vigil, expiry_warning, to_ranks
+from kuangchao_worker.pod.revocations import RevocationFile, Revocations
 from kuangchao_worker.pod.tokens import TokenFile
-from tests.unit.worker.fakegate import Cluster, make_launch, make_plan
+from tests.unit.worker.fakegate import Cluster, Issuer, make_launch, make_plan
 
 NOW = 1_000.0
 
@@ -148,11 +150,32 @@ def test_the_end_of_leases_is_said_before_it_comes(left: float, words: str | Non
 def test_ranks_hear_of_a_denied_key_with_their_new_leases_and_not_before() -> None:
     jwks = Jwks(keys=(), denied=("old",))
     answer = FeedReply(attempt=1, policy_generation=1, revoked=("j",), denied_kids=("old",), jwks=jwks)
-    assert to_ranks(answer, frozenset({"old"})) == Revocations(tokens=frozenset({"j"}))
-    assert to_ranks(answer, frozenset({"old", "new"})) == Revocations(tokens=frozenset({"j"}))
-    assert to_ranks(answer, frozenset({"new"})) == Revocations(
-        tokens=frozenset({"j"}), keys=frozenset({"old"}), jwks=jwks
-    )
+    told = Revocations(tokens=frozenset({"j"}))
+    for keys, heard in (
+        ({"old"}, told),
+        ({"old", "new"}, told),
+        ({"new"}, told.replace(keys=frozenset({"old"}), jwks=jwks)),
+    ):
+        assert to_ranks(answer, Held(frozenset(), frozenset(keys))) == heard
+
+
+async def test_a_token_that_the_pod_holds_is_renewed_before_its_ranks_are_told(tmp_path: Path) -> None:
+    issuer, asked = Issuer(), list[str]()
+    old, new = issuer.bundle("pod-0", 1), issuer.bundle("pod-0", 1)
+    jti = parse_claims(parse_strict(old.token("rank", "kc:state"))[1]).jti
+    feed = FeedReply(attempt=1, policy_generation=1, revoked=(jti, "j" * 22))
+
+    async def call(*_: Any) -> FeedReply:
+        return feed
+
+    client: Any = SimpleNamespace(call=call)
+    vigil = Vigil(client, TokenFile(tmp_path), tmp_path, lambda: asked.append("renew"))
+    ranks = RevocationFile(tmp_path)
+    for bundle, told, renewals in ((old, {"j" * 22}, 1), (new, {jti, "j" * 22}, 1)):
+        (tmp_path / "bundle.json").write_bytes(bundle.canonical())
+        await vigil.look()
+        assert ranks.refresh()
+        assert (ranks.current.tokens, len(asked)) == (told, renewals)
 
 
 class ExchangeCluster(Cluster):

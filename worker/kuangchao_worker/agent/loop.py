@@ -47,7 +47,7 @@ class Agent:
         self._puller = (
             TokenPuller(settings.account_token, self._client, self._tokens) if settings.account_token else None
         )
-        self._vigil = Vigil(self._client, self._tokens, settings.run_directory)
+        self._vigil = Vigil(self._client, self._tokens, settings.run_directory, self._hurry)
         self._forge: Forge | None = None
         self._session: Session | None = None
         self._notes = NoteQueue()
@@ -77,7 +77,7 @@ class Agent:
         return [self._vigil.keep(), *([self._puller.keep()] if self._puller is not None else [])]
 
     def _hurry(self) -> None:
-        """What we hold was refused, or is for an attempt that is over."""
+        """What we hold was refused or taken back, or is for an attempt that is over."""
         if self._puller is not None:
             self._puller.hurry()
 

@@ -8,13 +8,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from kuangchao_contracts.errors import CapabilityError, KuangchaoError, UnavailableError
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import Empty, FeedReply
 from kuangchao_contracts.tokens import parse_strict
+from kuangchao_contracts.wire import TokenBundle
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.pod.revocations import Revocations, write_revocations
 from kuangchao_worker.pod.tokens import TokenFile
@@ -25,13 +27,41 @@ EXPIRY_SECONDS: Final = 90.0
 log = logging.getLogger("kuangchao.vigil")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Ids of the tokens that the pod holds now, and of the keys that signed them."""
+
+    tokens: frozenset[str]
+    keys: frozenset[str]
+
+    @classmethod
+    def of(cls, bundle: TokenBundle) -> Self:
+        """Those of a bundle. Raises CapabilityError when it holds what is no token."""
+        parsed = [parse_strict(token) for token in bundle.tokens.values()]
+        return cls(
+            frozenset(str(payload.get("jti")) for _, payload in parsed),
+            frozenset(str(head["kid"]) for head, _ in parsed),
+        )
+
+    def any_of(self, answer: FeedReply) -> bool:
+        """Whether some of it was taken back."""
+        return not (self.tokens.isdisjoint(answer.revoked) and self.keys.isdisjoint(answer.denied_kids))
+
+
 class Vigil:
     """One per agent."""
 
     def __init__(
-        self, client: GateClient, tokens: TokenFile, run_directory: Path, clock: Callable[[], float] = time.time
+        self,
+        client: GateClient,
+        tokens: TokenFile,
+        run_directory: Path,
+        renew: Callable[[], None],
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`renew` is told that something the pod holds was taken back."""
         self._client, self._tokens, self._run_directory, self._clock = client, tokens, run_directory, clock
+        self._renew = renew
         self._written = Revocations()
 
     async def keep(self) -> None:
@@ -55,16 +85,14 @@ class Vigil:
         """What the control plane says of attempt and revocations; None when it says nothing."""
         try:
             answer = await self._client.call("interface.feed", resource, Empty(), FeedReply)
-            signers = self._signers()
+            held = Held.of(self._tokens.read())
         except KuangchaoError as error:
             log.info("feed: %s", error)
             return None
-        self._hand_over(to_ranks(answer, signers))
+        if held.any_of(answer):
+            self._renew()
+        self._hand_over(to_ranks(answer, held))
         return answer
-
-    def _signers(self) -> frozenset[str]:
-        """Ids of the keys that signed what the pod holds now."""
-        return frozenset(str(parse_strict(token)[0]["kid"]) for token in self._tokens.read().tokens.values())
 
     def _hand_over(self, revoked: Revocations) -> None:
         if revoked == self._written:
@@ -77,14 +105,14 @@ class Vigil:
         self._written = revoked
 
 
-def to_ranks(answer: FeedReply, signers: frozenset[str]) -> Revocations:
+def to_ranks(answer: FeedReply, held: Held) -> Revocations:
     """What ranks are told of an answer.
 
-    That a key is denied they hear once the pod has leases by another one, together with that key: a rank that refused
-    its own leases before it has new ones would end, and nobody but the rank itself takes its leases for anything.
+    Of tokens that the pod still holds, and of the keys that signed those, they hear once it holds others: a rank that
+    refused its own leases before it has new ones would end, and nobody but the rank itself takes them for anything.
     """
-    tokens = frozenset(answer.revoked)
-    if signers & set(answer.denied_kids):
+    tokens = frozenset(answer.revoked) - held.tokens
+    if not held.keys.isdisjoint(answer.denied_kids):
         return Revocations(tokens=tokens)
     return Revocations(tokens=tokens, keys=frozenset(answer.denied_kids), jwks=answer.jwks)
 

@@ -15,7 +15,7 @@ from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Port
-from kuangchao_contracts.tokens import TokenVerifier, parse_strict
+from kuangchao_contracts.tokens import TokenVerifier, parse_claims, parse_strict
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.revocations import RevocationFile
 from kuangchao_worker.pod.tokens import TokenFile
@@ -140,16 +140,20 @@ class Authority:
         prefix = "rank/"
         tokens = {k.removeprefix(prefix): v for k, v in bundle.tokens.items() if k.startswith(prefix)}
         if self._tokens and not self._known(tokens.values()):
-            # signed by a key that took over without notice and has not reached us: what we hold is good until it has
+            # by a key that took over without notice, or under a policy whose copy is late: what we hold is good until
+            # that has reached us as well
             return
         self._tokens = tokens
         self._clock.expires = float(bundle.expires)
 
     def _known(self, tokens: Iterable[str]) -> bool:
-        """Whether the keys that signed these tokens are trusted here."""
+        """Whether these tokens were signed by keys that are trusted here, and minted under a policy known here."""
         try:
             for token in tokens:
-                self._keys.lookup(parse_strict(token)[0]["kid"], self._clock())
+                header, payload = parse_strict(token)
+                self._keys.lookup(header["kid"], self._clock())
+                if parse_claims(payload).polv > self._policies.current.generation:
+                    return False
         except CapabilityError:
             return False
         return True
