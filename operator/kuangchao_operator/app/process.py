@@ -13,7 +13,7 @@ from typing import Final
 
 import kopf
 
-from kuangchao_contracts.errors import UnavailableError
+from kuangchao_contracts.errors import AuditUnavailableError, UnavailableError
 from kuangchao_operator.app.background import ARCHIVE_SECONDS, GOVERNANCE_SECONDS, RESYNC_SECONDS, every
 from kuangchao_operator.app.looplag import watch_loop
 from kuangchao_operator.app.recovery import settle
@@ -21,6 +21,7 @@ from kuangchao_operator.app.settings import Settings, kopf_settings
 from kuangchao_operator.app.wiring import PROCESS, Parts, assemble, utc_now
 from kuangchao_operator.audit.k8s import KubernetesIntake
 from kuangchao_operator.audit.server import IntakeServer, intake_tls
+from kuangchao_operator.gate.policy import PolicyLoop
 from kuangchao_operator.kube.client import connect
 
 ISSUER_SECONDS: Final = 60.0
@@ -48,8 +49,8 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     stack.push_async_callback(parts.sink.close, parts.checkpointer.finish)
     await _patiently(parts.reader.fill)
     await _patiently(lambda: settle(parts.sink, parts.truth, utc_now))
-    await parts.policy.refresh()
-    await parts.trust.refresh()
+    await _patiently(lambda: _follow(parts.policy))
+    await _patiently(parts.trust.refresh)
     await _patiently(parts.revocations.look)
     await parts.certificate.renew()
     parts.loops.align_fence()
@@ -60,7 +61,7 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
 
 
 async def _patiently(read: Callable[[], Awaitable[None]]) -> None:
-    """Read something of the API server for the first time: it may come up after us."""
+    """Do for the first time what needs the API server: it may come up after us."""
     for attempt in range(FIRST_LIST_TRIES):
         try:
             return await read()
@@ -68,6 +69,14 @@ async def _patiently(read: Callable[[], Awaitable[None]]) -> None:
             logger.warning("waiting for the API server: %s", error)
             await asyncio.sleep(min(5.0, 0.25 * 2**attempt))
     return await read()
+
+
+async def _follow(policy: PolicyLoop) -> None:
+    """Put the policy in force. A change that cannot be recorded yet is recorded later and holds up no start."""
+    try:
+        await policy.refresh()
+    except AuditUnavailableError as error:
+        logger.warning("no audit record of the policy yet: %s", error)
 
 
 async def _start_intake(settings: Settings, parts: Parts, stack: AsyncExitStack) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from kuangchao_contracts.audit import Stage
 from kuangchao_contracts.capability import Capability
-from kuangchao_contracts.errors import UnavailableError
+from kuangchao_contracts.errors import AuditUnavailableError, UnavailableError
 from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.run import Empty
 from kuangchao_operator.app import process
@@ -39,6 +39,7 @@ class Start:
         self.log: list[str] = []
         self.heard: dict[str, int] = {}
         self._jobs, self._outages = jobs, outages
+        self.policy_faults: list[Exception] = []
         self.cache, self.fence = Cache(), JobFence()
         self._door = FrontDoor(cast(Any, None), self.fence, time.time, lambda: Jwks(keys=()))
         ports = cast(LoopPorts, SimpleNamespace(fence=self.fence))
@@ -50,7 +51,7 @@ class Start:
             ),
             checkpointer=SimpleNamespace(finish=self._note("")),
             reader=SimpleNamespace(fill=self._fill),
-            policy=SimpleNamespace(refresh=self._note("policy")),
+            policy=SimpleNamespace(refresh=self._policy),
             truth=SimpleNamespace(of=self._note("truth")),
             trust=SimpleNamespace(refresh=self._note("trust")),
             revocations=SimpleNamespace(look=self._note("revocations")),
@@ -73,6 +74,11 @@ class Start:
             self.log.append(name)
 
         return note
+
+    async def _policy(self) -> None:
+        self.log.append("policy")
+        if self.policy_faults:
+            raise self.policy_faults.pop(0)
 
     async def _fill(self) -> None:
         self.log.append("list")
@@ -110,3 +116,13 @@ async def test_agents_of_running_jobs_hear_their_attempt_from_the_first_answer_o
     order = [name for name in start.log if name in ("audit", "list", "settled", "policy", "revocations", "gate")]
     expected = ["audit", "list", "list", "list", "settled", "policy", "revocations", "gate"]
     assert order == expected, "recorded, known, what was open is closed, allowed, taken back, then it listens"
+
+
+async def test_neither_an_api_server_that_is_late_nor_a_full_audit_volume_keeps_it_from_starting(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    start = Start(monkeypatch, job("running", status=RUNNING))
+    start.policy_faults = [UnavailableError("not up yet"), AuditUnavailableError("audit volume is full")]
+    await start.run(tmp_path)
+    assert start.heard == {"running": 3}
+    assert start.log.count("policy") == 2
