@@ -2,14 +2,15 @@
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jwt.algorithms import OKPAlgorithm
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts import tokens
-from kuangchao_contracts.keys import Jwks, KeySet, KeyState, public_key
+from kuangchao_contracts.keys import Jwks, KeySet, KeyState, b64url, public_key
 from kuangchao_contracts.tokens import TokenVerifier, fingerprint
 from tests.unit.authority.kit import ISSUER, Clock, Signer
 
@@ -83,8 +84,13 @@ class TestCache:
     def checks(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Every token whose signature is checked, in order."""
         seen: list[str] = []
-        decode = jwt.decode
-        monkeypatch.setattr(jwt, "decode", lambda token, *a, **k: seen.append(token) or decode(token, *a, **k))
+        verify = OKPAlgorithm.verify
+
+        def noted(self: OKPAlgorithm, signed: bytes, key: Any, signature: bytes) -> bool:
+            seen.append(f"{signed.decode()}.{b64url(signature)}")
+            return verify(self, signed, key, signature)
+
+        monkeypatch.setattr(OKPAlgorithm, "verify", noted)
         return seen
 
     def test_hit_needs_no_key_operation(self, signer: Signer, checks: list[str]) -> None:
