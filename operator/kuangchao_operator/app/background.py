@@ -17,6 +17,7 @@ GOVERNANCE_SECRET: Final = "kuangchao-governance-token"
 GOVERNANCE_SECONDS: Final = 90.0
 ARCHIVE_SECONDS: Final = 3_600.0
 RESYNC_SECONDS: Final = 300.0
+TRUST_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 5.0
 logger = logging.getLogger(__name__)
 

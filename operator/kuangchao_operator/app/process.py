@@ -14,7 +14,13 @@ from typing import Final
 import kopf
 
 from kuangchao_contracts.errors import AuditUnavailableError, UnavailableError
-from kuangchao_operator.app.background import ARCHIVE_SECONDS, GOVERNANCE_SECONDS, RESYNC_SECONDS, every
+from kuangchao_operator.app.background import (
+    ARCHIVE_SECONDS,
+    GOVERNANCE_SECONDS,
+    RESYNC_SECONDS,
+    TRUST_SECONDS,
+    every,
+)
 from kuangchao_operator.app.looplag import watch_loop
 from kuangchao_operator.app.recovery import settle
 from kuangchao_operator.app.settings import Settings, kopf_settings
@@ -99,6 +105,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         parts.revocations.keep(),
         parts.checkpointer.keep(),
         every(GOVERNANCE_SECONDS, "governance token", parts.governance.deliver, rng),
+        every(TRUST_SECONDS, "trust", parts.publisher.retry, rng),
         every(ARCHIVE_SECONDS, "audit archive", parts.archive.tidy, rng),
         _resync(parts, rng),
         _decide(parts, watching),

@@ -105,6 +105,7 @@ class Parts:
     reader: Reader
     truth: KubeTruth
     trust: TrustLoop
+    publisher: TrustPublisher
     policy: PolicyLoop
     certificate: ServingCertificate
     sink: StoreSink
@@ -213,6 +214,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         reader=Reader(api, cache, settings.job_namespaces),
         truth=KubeTruth(api, cache),
         trust=trust,
+        publisher=publisher,
         policy=policy,
         certificate=ServingCertificate(issuer, gate_names(settings), gate_addresses(settings), time.time),
         sink=sink,

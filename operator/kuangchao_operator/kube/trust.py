@@ -25,11 +25,15 @@ class TrustPublisher:
         self._writer = writer
         self._data: dict[str, str] = {}
         self._namespaces: set[str] = set()
+        self._refused: set[str] = set()
 
     async def update(
         self, ca: str, jwks: str, policy: str, audit_keys: str, issuer: str, namespaces: Iterable[str]
     ) -> None:
-        """New truth: write it wherever the old one is, and to these namespaces. A namespace that is gone is left."""
+        """New truth: write it wherever the old one is, and to these namespaces.
+
+        A namespace that is gone is left; one where it is refused is tried again by `retry`, and holds up no other.
+        """
         self._data = {
             "ca.crt": ca,
             "jwks.json": jwks,
@@ -38,11 +42,23 @@ class TrustPublisher:
             "issuer": issuer,
         }
         for namespace in sorted({*self._namespaces, *namespaces}):
-            try:
-                await self.ensure(namespace)
-            except (NotFoundError, ChildRefusedError) as error:
-                logger.warning("trust was not published in %s: %s", namespace, error)
-                self._namespaces.discard(namespace)
+            await self._write(namespace)
+
+    async def retry(self) -> None:
+        """Write the present truth where it was refused: ranks there would soon refuse every new lease."""
+        for namespace in sorted(self._refused):
+            await self._write(namespace)
+
+    async def _write(self, namespace: str) -> None:
+        try:
+            await self.ensure(namespace)
+        except NotFoundError:
+            logger.warning("trust was not published in %s: the namespace is gone", namespace)
+            self._namespaces.discard(namespace)
+            self._refused.discard(namespace)
+        except ChildRefusedError as error:
+            logger.warning("trust was not published in %s, tried again: %s", namespace, error)
+            self._refused.add(namespace)
 
     async def ensure(self, namespace: str) -> None:
         """Have the present truth in a namespace. Always written: the namespace may have been made anew."""
@@ -58,3 +74,4 @@ class TrustPublisher:
         }
         await self._writer.apply(body)
         self._namespaces.add(namespace)
+        self._refused.discard(namespace)
