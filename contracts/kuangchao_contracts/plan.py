@@ -12,11 +12,16 @@ Bytes = Annotated[int, Field(ge=0)]
 
 
 class Precision(StrEnum):
-    """Number format of parameters and activations in the forward pass."""
+    """Number format of parameters and activations in the forward pass.
+
+    What stands beside it in fp32 is the framework's to say: "bf16" has fp32 main parameters, "bf16-pure" has none.
+    """
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
+    BF16_PURE = "bf16-pure"
+    FP8 = "fp8"
 
 
 class Optimizer(StrEnum):
@@ -26,6 +31,9 @@ class Optimizer(StrEnum):
     MOMENTUM = "momentum"
     ADAM = "adam"
     ADAMW = "adamw"
+    ADAMW_BF16 = "adamw-bf16"
+    ADAMW_8BIT = "adamw-8bit"
+    MUON = "muon"
 
 
 class Recompute(StrEnum):
@@ -56,8 +64,51 @@ class MeasuredModel(Contract):
     activation_bytes_per_sample: Bytes = 0
 
 
+class Norm(StrEnum):
+    """Normalisation: RMS has a weight, layer norm a weight and a bias."""
+
+    RMS = "rms"
+    LAYER = "layer"
+
+
+class Bias(StrEnum):
+    """Which linear layers have biases: none, those of query, key and value, or all but the output layer."""
+
+    NONE = "none"
+    QKV = "qkv"
+    ALL = "all"
+
+
+class Experts(Contract):
+    """Mixture of experts in place of the ffn of a layer; the first `dense_layers` layers keep the plain ffn."""
+
+    count: Count
+    per_token: Count
+    ffn: Count
+    shared_ffn: Annotated[int, Field(ge=0, le=1_048_576)] = 0
+    dense_layers: Annotated[int, Field(ge=0, le=1_048_576)] = 0
+    every: Count = 1
+
+
+class LatentAttention(Contract):
+    """Multi-head latent attention: queries (optionally), keys and values come from low-rank projections."""
+
+    query_rank: Count | None = None
+    kv_rank: Count
+    nope_dim: Count
+    rope_dim: Count
+    value_dim: Count
+
+
+class Adapter(Contract):
+    """Low-rank adapters (LoRA): everything else is frozen."""
+
+    rank: Count
+    attention_only: bool = False
+
+
 class TransformerModel(Contract):
-    """A dense decoder. Symbols as in the literature: L layers, h hidden, a heads, k kv heads, f ffn, V vocabulary."""
+    """A decoder. Symbols as in the literature: L layers, h hidden, a heads, k kv heads, f ffn, V vocabulary."""
 
     kind: Literal["transformer"] = "transformer"
     name: ShortText = "transformer"
@@ -70,6 +121,14 @@ class TransformerModel(Contract):
     vocab: Count
     gated_ffn: bool = True
     tied_embeddings: bool = False
+    norm: Norm = Norm.RMS
+    bias: Bias = Bias.NONE
+    learned_positions: Annotated[int, Field(ge=0, le=16_777_216)] = 0
+    max_sequence: Annotated[int, Field(ge=1, le=16_777_216)] | None = None
+    experts: Experts | None = None
+    latent_attention: LatentAttention | None = None
+    adapter: Adapter | None = None
+    frozen_layers: Annotated[int, Field(ge=0, le=1_048_576)] = 0
 
 
 ModelDescriptor = Annotated[MeasuredModel | TransformerModel, Field(discriminator="kind")]
@@ -84,6 +143,25 @@ class TrainingSpec(Contract):
     optimizer: Optimizer = Optimizer.ADAMW
     steps: Annotated[int, Field(ge=1, le=2**40)] = 100
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+
+_OLDER_PRECISION = {Precision.BF16_PURE: Precision.BF16, Precision.FP8: Precision.BF16}
+_OLDER_OPTIMIZER = {
+    Optimizer.ADAMW_BF16: Optimizer.ADAMW,
+    Optimizer.ADAMW_8BIT: Optimizer.ADAMW,
+    Optimizer.MUON: Optimizer.MOMENTUM,
+}
+
+
+def known_to_older_workers(training: TrainingSpec) -> TrainingSpec:
+    """As workers of 0.1.0 can read it (proposal 0003).
+
+    Nothing is lost: a task brings its own optimizer, and a precision that workers cannot run has no plan.
+    """
+    return training.replace(
+        precision=_OLDER_PRECISION.get(training.precision, training.precision),
+        optimizer=_OLDER_OPTIMIZER.get(training.optimizer, training.optimizer),
+    )
 
 
 class ParallelismMode(StrEnum):

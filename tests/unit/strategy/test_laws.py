@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kuangchao_contracts.plan import (
     DeviceShape,
+    Experts,
     Infeasible,
     MeasuredModel,
     Parallelism,
@@ -146,11 +147,12 @@ def test_whole_pods_only() -> None:
     assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 6")
 
 
-def test_fp16_that_no_executor_can_run_is_refused_with_its_memory() -> None:
+@pytest.mark.parametrize("precision", ["fp16", "bf16-pure", "fp8"])
+def test_a_precision_that_no_executor_can_run_is_refused_with_its_memory(precision: str) -> None:
     wish = request(model=MeasuredModel(parameters=10**6))
-    half = wish.replace(training=TrainingSpec(global_batch=32, precision="fp16"))
+    half = wish.replace(training=TrainingSpec(global_batch=32, precision=precision))
     why = refusal(half)
-    assert (why.field, why.value, why.nearest) == ("training.precision", "fp16", "bf16")
+    assert (why.field, why.value, why.nearest) == ("training.precision", precision, "bf16")
     assert why.memory[0].parameters_bytes == 2 * 10**6
     assert plan(half.replace(managed=False)).plan is not None, "a command has its own executor"
 
@@ -165,6 +167,35 @@ def test_a_transformer_needs_its_sequence_length_and_whole_heads() -> None:
     wish = request(model=model)
     why = refusal(wish.replace(training=wish.training.replace(sequence_length=8)))
     assert (why.reason, why.field, why.nearest) == ("InvalidSpec", "model.heads", "4 or 8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value", "nearest"),
+    [
+        ({"frozen_layers": 3}, "model.frozenLayers", "3", "2"),
+        ({"experts": Experts(count=4, per_token=5, ffn=8)}, "model.experts.perToken", "5", "4"),
+        ({"experts": Experts(count=4, per_token=1, ffn=8, dense_layers=3)}, "model.experts.denseLayers", "3", "2"),
+    ],
+)
+def test_no_part_of_a_model_is_more_than_the_whole(
+    changes: dict[str, Any], field: str, value: str, nearest: str
+) -> None:
+    wish = request(model=TransformerModel(layers=2, hidden=64, heads=4, ffn=128, vocab=100, **changes))
+    why = refusal(wish.replace(training=wish.training.replace(sequence_length=8)))
+    assert (why.reason, why.field, why.value, why.nearest) == ("InvalidSpec", field, value, nearest)
+
+
+def test_experts_count_in_a_plans_memory() -> None:
+    dense = TransformerModel(layers=2, hidden=64, heads=4, ffn=128, vocab=100)
+    wish = request(model=dense)
+    wish = wish.replace(training=wish.training.replace(sequence_length=8))
+    more = wish.replace(model=dense.replace(experts=Experts(count=64, per_token=2, ffn=128)))
+    before, after = (plan(one).plan for one in (wish, more))
+    assert before is not None
+    assert after is not None
+    added = 2 * (63 * 3 * 64 * 128 + 64 * 64)
+    assert after.memory[0].parameters_bytes - before.memory[0].parameters_bytes == 4 * added
+    assert after.memory[0].activations_bytes > before.memory[0].activations_bytes
 
 
 @given(value=st.integers(1, 10_000))

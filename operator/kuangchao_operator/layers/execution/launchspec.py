@@ -3,7 +3,7 @@
 from kuangchao_contracts import names
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.checkpoint import CheckpointRef
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.plan import ParallelPlan, known_to_older_workers
 from kuangchao_contracts.run import LaunchSpec
 
 
@@ -18,7 +18,7 @@ def launch_spec(job: TrainingJob, plan: ParallelPlan) -> LaunchSpec:
         task=spec.task,
         task_args=dict(spec.task_args),
         command=spec.command,
-        training=spec.training,
+        training=known_to_older_workers(spec.training),
         plan=plan,
         checkpoint_every_steps=policy.every_steps,
         checkpoint_every_seconds=policy.every_minutes * 60 if policy.every_minutes else None,

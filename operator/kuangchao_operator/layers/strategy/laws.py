@@ -35,6 +35,12 @@ _NEUTRAL: dict[str, object] = {
 }
 """Fields of `parallelism` that have one legal value as yet."""
 
+_NOT_BUILT_PRECISIONS = {
+    Precision.FP16: "does not scale gradients",
+    Precision.BF16_PURE: "keeps parameters in fp32",
+    Precision.FP8: "has no fp8 kernels",
+}
+
 Law = Callable[[PlanRequest], Infeasible | None]
 
 
@@ -234,7 +240,9 @@ def _sequence_known(request: PlanRequest) -> Infeasible | None:
 
 def _heads_divide(request: PlanRequest) -> Infeasible | None:
     model = request.model
-    if not isinstance(model, TransformerModel) or model.head_dim is not None or model.hidden % model.heads == 0:
+    if not isinstance(model, TransformerModel) or model.head_dim is not None or model.latent_attention is not None:
+        return None
+    if model.hidden % model.heads == 0:
         return None
     near = either(nearest_divisors(model.hidden, model.heads))
     return Infeasible(
@@ -247,19 +255,44 @@ def _heads_divide(request: PlanRequest) -> Infeasible | None:
     )
 
 
+def _parts_within_whole(request: PlanRequest) -> Infeasible | None:
+    """A token cannot visit more experts than there are, nor can more layers be frozen or plain than there are."""
+    model = request.model
+    if not isinstance(model, TransformerModel):
+        return None
+    bounds = [("frozenLayers", model.frozen_layers, "layers", model.layers)]
+    if model.experts is not None:
+        bounds += [
+            ("experts.perToken", model.experts.per_token, "experts.count", model.experts.count),
+            ("experts.denseLayers", model.experts.dense_layers, "layers", model.layers),
+        ]
+    for name, part, whole_name, whole in bounds:
+        if part > whole:
+            return Infeasible(
+                reason="InvalidSpec",
+                field=f"model.{name}",
+                value=str(part),
+                nearest=str(whole),
+                message=f"model.{name}={part} is more than model.{whole_name}={whole}; nearest legal model.{name}:"
+                f" {whole}",
+            )
+    return None
+
+
 def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -> Infeasible | None:
-    """The one law that is judged after the memory: what fp16 would need is worth knowing even so."""
-    if not request.managed or request.training.precision is not Precision.FP16:
+    """The one law that is judged after the memory: what such a precision would need is worth knowing even so."""
+    precision = request.training.precision
+    if not request.managed or precision not in _NOT_BUILT_PRECISIONS:
         return None
     return Infeasible(
         reason="Infeasible",
         field="training.precision",
-        value="fp16",
+        value=precision.value,
         nearest="bf16",
         memory=memory,
         rejected=rejected_axes(request),
-        message="training.precision=fp16: not built yet, the executor does not scale gradients; nearest legal"
-        " training.precision: bf16",
+        message=f"training.precision={precision.value}: not built yet, the executor {_NOT_BUILT_PRECISIONS[precision]};"
+        " nearest legal training.precision: bf16",
     )
 
 
@@ -274,5 +307,6 @@ LAWS: tuple[Law, ...] = (
     _micro_divides,
     _sequence_known,
     _heads_divide,
+    _parts_within_whole,
 )
 """In the order in which a person would want to hear of them."""

@@ -15,6 +15,7 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import constants as k
+from kuangchao_operator.layers.strategy.footprint import parameters as counting
 
 
 class Evidence(Contract):
@@ -38,28 +39,15 @@ class Component(Contract):
 
 
 def parameter_count(model: ModelDescriptor) -> int:
-    """Parameters of a model (Megatron-LM theoretical_memory_usage.py, dense decoder with RMS norms, no padding)."""
-    if isinstance(model, MeasuredModel):
-        return model.parameters
-    return model.layers * _layer_parameters(model) + model.hidden * (1 + _embeddings(model) * model.vocab)
-
-
-def _layer_parameters(model: TransformerModel) -> int:
-    kv_heads = model.kv_heads or model.heads
-    head_dim = model.head_dim or model.hidden // model.heads
-    attention = 2 * model.hidden * head_dim * (model.heads + kv_heads)
-    return attention + model.hidden * model.ffn * (3 if model.gated_ffn else 2) + 2 * model.hidden
-
-
-def _embeddings(model: TransformerModel) -> int:
-    return 1 if model.tied_embeddings else 2
+    """Parameters of a model, without padding of the vocabulary."""
+    return model.parameters if isinstance(model, MeasuredModel) else counting.count(model)
 
 
 def trainable_count(model: ModelDescriptor) -> int:
     """Parameters that have a gradient and optimizer states."""
-    if isinstance(model, MeasuredModel) and model.trainable_parameters is not None:
-        return min(model.trainable_parameters, model.parameters)
-    return parameter_count(model)
+    if isinstance(model, TransformerModel):
+        return counting.trainable_count(model)
+    return model.parameters if model.trainable_parameters is None else min(model.trainable_parameters, model.parameters)
 
 
 def estimate(
@@ -169,21 +157,31 @@ def _activations(model: ModelDescriptor, training: TrainingSpec, micro_batch: in
         return _times("activations", micro_batch, each, "measured for each sample")
     tokens = micro_batch * (training.sequence_length or 0)
     element = k.ELEMENT_BYTES[training.precision]
-    layer = _layer_activations(model, tokens, element)
+    layers = _layers_activations(model, tokens, element)
     head = tokens * model.vocab * k.LOGIT_BYTES
-    size = model.layers * layer + tokens * model.hidden * element + head
+    size = layers + tokens * model.hidden * element + head
     line = (
-        f"activations: {tokens:,} tokens: {model.layers} layers x {human_bytes(layer)} (tokens x (18 h + 4 f')"
-        f" x {k.ACTIVATION_TORCH_PERMILLE / 1000} for plain torch x {element}/2 B) + embedding"
+        f"activations: {tokens:,} tokens: {model.layers} layers x {human_bytes(layers // model.layers)} (tokens x"
+        f" (18 h + 4 f') x {k.ACTIVATION_TORCH_PERMILLE / 1000} for plain torch x {element}/2 B) + embedding"
         f" {human_bytes(tokens * model.hidden * element)} + loss head {model.vocab:,} logits x {k.LOGIT_BYTES} B"
         f" {human_bytes(head)} = {human_bytes(size)}"
     )
     return Component(size=size, line=line)
 
 
-def _layer_activations(model: TransformerModel, tokens: int, element: int) -> int:
+def _layers_activations(model: TransformerModel, tokens: int, element: int) -> int:
+    with_experts = counting.moe_layers(model, model.layers)
+    total = (model.layers - with_experts) * _layer_activations(model, tokens, element, model.ffn)
+    if model.experts is None:
+        return total
+    # a token passes the experts that it is sent to and the shared ones
+    passed = model.experts.ffn * model.experts.per_token + model.experts.shared_ffn
+    return total + with_experts * _layer_activations(model, tokens, element, passed)
+
+
+def _layer_activations(model: TransformerModel, tokens: int, element: int, width: int) -> int:
     # f' of a gated ffn counts 1.5 times: it has three matrices where a plain one has two
-    ffn = model.ffn * 3 // 2 if model.gated_ffn else model.ffn
+    ffn = width * 3 // 2 if model.gated_ffn else width
     fused = tokens * (k.ACTIVATION_FUSED_BASE * model.hidden + k.ACTIVATION_FFN * ffn)
     return -(-fused * k.ACTIVATION_TORCH_PERMILLE * element // 2_000)
 

@@ -1,0 +1,30 @@
+"""Whether a setting fits a device, and by which stage it does not. Pure."""
+
+from typing import NamedTuple
+
+from kuangchao_contracts.units import human_bytes
+from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
+from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint
+
+
+class Verdict(NamedTuple):
+    """The answer and its reason in one line."""
+
+    fits: bool
+    reason: str
+
+
+def usable_bytes(memory_bytes: int, calibration: Calibration) -> int:
+    """What a process can have of a device's nominal memory."""
+    return memory_bytes * calibration.visible_permille // 1000
+
+
+def judge(stages: tuple[StageFootprint, ...], memory_bytes: int, calibration: Calibration) -> Verdict:
+    """The fullest stage against the device."""
+    worst = max(stages, key=lambda stage: (stage.device_bytes, -stage.stage))
+    usable = usable_bytes(memory_bytes, calibration)
+    sign = "<=" if worst.device_bytes <= usable else ">"
+    return Verdict(
+        fits=worst.device_bytes <= usable,
+        reason=f"stage {worst.stage} needs {human_bytes(worst.device_bytes)} {sign} {human_bytes(usable)} usable",
+    )

@@ -1,0 +1,64 @@
+"""What is in use beside states and activations: logits, whole parameters under full sharding, communication. Pure."""
+
+from kuangchao_contracts.plan import Sharding
+from kuangchao_operator.layers.strategy.footprint.activations import hidden_bytes
+from kuangchao_operator.layers.strategy.footprint.calibration import Backend
+from kuangchao_operator.layers.strategy.footprint.parameters import heads
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.footprint.stages import Stage, padded_vocab
+from kuangchao_operator.layers.strategy.footprint.states import SHARDS_GRADIENTS, on_rank
+
+
+def loss_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
+    """Logits with all that the loss makes of them at once, and the inputs of final norm and output layer."""
+    if not stage.has_head:
+        return 0
+    vocab = padded_vocab(setting, backend)
+    divided = setting.layout.tokens_divided if setting.layout.vocab_whole else setting.layout.tensor
+    logits = -(-setting.tokens * vocab * backend.logit_bytes[setting.loss] // divided)
+    return logits + 2 * hidden_bytes(setting, backend)
+
+
+def gathered_bytes(stage: Stage, setting: Setting, backend: Backend, *, at_loss: bool) -> int:
+    """Parameters that are whole for a while under full sharding: the output layer at the loss, then layers."""
+    if setting.sharding is not Sharding.FULL or backend.gathered_bytes == 0:
+        return 0
+    if setting.layout.pipeline > 1 and backend.keeps_gathered_in_pipeline:
+        return on_rank(stage.held, setting).total * backend.gathered_bytes
+    layer = on_rank(stage.largest, setting).total
+    if not at_loss:
+        return layer * backend.gathered_layers * backend.gathered_bytes
+    end = stage.end.total if setting.layout.vocab_whole else on_rank(stage.end, setting).total
+    return (layer * backend.gathered_at_loss + end) * backend.gathered_bytes
+
+
+def reduced_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
+    """Gradients that are whole while they are reduced, or until the last micro-batch where they accumulate."""
+    if setting.sharding not in SHARDS_GRADIENTS:
+        return 0
+    trained = on_rank(stage.trained, setting).total
+    if setting.micro_batches > 1 and backend.accumulated_bytes:
+        return trained * backend.accumulated_bytes
+    return min(trained, on_rank(stage.largest, setting).total * backend.reduced_layers) * backend.reduced_bytes
+
+
+def bucket_bytes(gradients: int, setting: Setting, backend: Backend) -> int:
+    """Buckets of the gradient reduction, where there is more than one rank to reduce over."""
+    if setting.layout.dense_shards == 1:
+        return 0
+    return backend.bucket_bytes + gradients * backend.bucket_permille // 1000
+
+
+def communication_bytes(setting: Setting, backend: Backend) -> int:
+    """Buffers of the other axes: hidden states between stages and over tensor ranks, keys and values, tokens."""
+    layout, element = setting.layout, backend.element[setting.precision]
+    hidden = hidden_bytes(setting, backend)
+    total = 2 * hidden if layout.pipeline > 1 else 0
+    if layout.sequence and layout.tensor > 1:
+        total += hidden * layout.tensor
+    if layout.context > 1:
+        width = heads(setting.model)
+        total += -(-2 * setting.tokens * (width.key + width.value) * element // layout.tensor)
+    if setting.model.experts is not None and layout.expert > 1:
+        total += 2 * hidden * setting.model.experts.per_token
+    return total

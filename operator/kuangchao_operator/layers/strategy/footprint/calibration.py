@@ -1,0 +1,80 @@
+"""What no arithmetic gives: how a framework stores states, what its kernels keep, what its allocator takes. Pure.
+
+The figures are data (`calibration.json`): one value for each framework, each with its source, never one for a single
+model or run. `shipped.py` reads the file; everything else here takes a Calibration and reads nothing.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from kuangchao_contracts.base import Contract, ShortText, Text
+from kuangchao_contracts.plan import Bytes, Optimizer, Precision
+
+Small = Annotated[int, Field(ge=0, le=64)]
+Permille = Annotated[int, Field(ge=0, le=10_000)]
+
+
+class StateCost(Contract):
+    """Bytes for each parameter: itself, its gradient, a main copy, and the optimizer's states by `state_permille`.
+
+    `parameter_cast` is a copy in the compute format that lives as long as the parameter and is not sharded further.
+    """
+
+    parameter: Small
+    gradient: Small
+    main: Small = 0
+    cast: Small = 0
+    state_permille: Permille = 1000
+    full_gradient: Small | None = None
+    """The gradient's cost under full sharding, where the framework keeps it elsewhere."""
+
+
+class Backend(Contract):
+    """One framework."""
+
+    source: Text
+    states: dict[Precision, StateCost]
+    element: dict[Precision, Small]
+    linear_input: dict[Precision, Small]
+    """Bytes of an element that is kept only as the input of a matrix product: 1 where fp8 copies are kept."""
+    activation_permille: Permille = 1000
+    """What modules keep, relative to fused kernels."""
+    logit_bytes: dict[ShortText, Small]
+    """For each logit at the loss's peak, by how the loss is computed."""
+    vocab_multiple: Annotated[int, Field(ge=1, le=1024)] = 1
+    workspace_bytes: Bytes = 0
+    """Inside the allocator: workspaces of libraries."""
+    runtime_bytes: Bytes
+    """Outside the allocator: context, kernels, communicator buffers."""
+    gathered_layers: Small = 0
+    """Layers whose parameters are whole at once in the backward pass under full sharding: the one at work and those
+    fetched ahead."""
+    gathered_at_loss: Small = 0
+    """Layers that are still whole while the loss is computed, beside the output layer."""
+    gathered_bytes: Small = 2
+    reduced_layers: Small = 0
+    """Layers whose gradients are whole at once while they are reduced."""
+    reduced_bytes: Small = 0
+    keeps_gathered_in_pipeline: bool = False
+    """Whether a stage of a pipeline keeps its parameters whole between micro-batches under full sharding."""
+    accumulated_bytes: Small = 0
+    """For each parameter: whole gradients that stay while micro-batches accumulate under sharded gradients."""
+    bucket_bytes: Bytes = 0
+    """Fixed buckets of the gradient reduction."""
+    bucket_permille: Permille = 0
+    """Buckets that hold the gradients once more, as DDP's do."""
+    step_bytes: Small = 0
+    """Temporaries of the optimizer step for each parameter that it updates on the rank."""
+    reserved_permille: dict[ShortText, Permille]
+    """What the allocator takes for each byte in use, by kind of allocator."""
+
+
+class Calibration(Contract):
+    """All frameworks, the sizes of optimizer states, and what may be used of a device."""
+
+    version: Annotated[int, Field(ge=1)]
+    optimizer_bytes: dict[Optimizer, Small]
+    visible_permille: Permille
+    """What a process can see of a device's nominal memory."""
+    backends: dict[ShortText, Backend]

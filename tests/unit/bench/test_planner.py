@@ -1,0 +1,138 @@
+"""The benchmark of the memory model: reading rows, saying what it cannot estimate, and the promised output."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from bench.planner.__main__ import SHIPPED, main
+from bench.planner.rows import COLUMNS, Row, read
+from bench.planner.score import answer, summary
+from bench.planner.settings import settings_of
+from bench.planner.sources import Figure, source_of
+
+from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding
+from kuangchao_operator.layers.strategy.footprint.shipped import load
+
+PLAIN = {
+    "id": "X1",
+    "source": "NVIDIA/Megatron-LM:tests/gpt3_x",
+    "model": "gpt3_x",
+    "layers": "12",
+    "hidden": "512",
+    "heads": "8",
+    "kv_heads": "8",
+    "ffn": "2048",
+    "vocab": "50257",
+    "seq": "1024",
+    "gpu_mem_gb": "80",
+    "tp": "1",
+    "pp": "4",
+    "dp": "2",
+    "vp": "1",
+    "shard": "none",
+    "mbs": "4",
+    "gbs": "32",
+    "precision": "bf16",
+    "recompute": "none",
+    "attn": "unfused",
+    "outcome": "ok",
+}
+
+
+def row(**changes: str) -> Row:
+    return Row(cells={**dict.fromkeys(COLUMNS, ""), **PLAIN, **changes})
+
+
+def test_a_row_becomes_a_setting() -> None:
+    (wish,) = settings_of(row(notes="decoder-first-pipeline-num-layers=2; decoder-last-pipeline-num-layers=2"))
+    assert wish.layout.stage_layers == (2, 4, 4, 2)
+    assert (wish.micro_batches, wish.precision, wish.sharding) == (4, Precision.BF16, Sharding.NONE)
+    assert wish.model.tied_embeddings
+    assert wish.dropout
+    assert not wish.fused_attention
+
+
+def test_open_columns_are_the_planners_to_fill_where_the_source_means_it_so() -> None:
+    bridge = row(source="NVIDIA-NeMo/Megatron-Bridge:docs/performance-summary.md", model="Moonlight", recompute="")
+    assert [wish.recompute for wish in settings_of(bridge)] == [Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL]
+    assert settings_of(bridge)[0].optimizer is Optimizer.ADAMW_BF16
+    assert len(settings_of(row(recompute=""))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden": ""}, "unsupported: not stated: hidden"),
+        ({"mbs": ""}, "unsupported: not stated: mbs"),
+        ({"tp": ""}, "unsupported: not stated: tp"),
+        ({"seq": ""}, "unsupported: not stated: seq"),
+        ({"shard": "zero3+cpu_offload(param,opt)"}, "unsupported: sharding zero3+cpu_offload(param,opt) is not built"),
+        ({"recompute": "half"}, "unsupported: recompute half is not built"),
+        ({"model": "Nemotron-3-Nano"}, "unsupported: Nemotron-3-Nano: layers that are no transformer layers"),
+        ({"notes": "decoder-first-pipeline-num-layers=5"}, "unsupported: 12 layers less 5 cannot be divided"),
+    ],
+)
+def test_what_cannot_be_estimated_is_said_and_never_called_feasible(changes: dict[str, str], reason: str) -> None:
+    found = answer(row(**changes), load())
+    assert found.feasible is None
+    assert found.reason.startswith(reason)
+    assert found.record()["allocatedGiB"] is None
+
+
+def test_a_row_without_results_is_answered_and_not_scored() -> None:
+    found = answer(row(outcome="", peak_mem_gib=""), load())
+    assert found.feasible
+    assert found.error() is None
+    assert summary([found])["memory"] == {}
+    assert set(found.record()) == {
+        "id",
+        "allocatedGiB",
+        "lastStageAllocatedGiB",
+        "reservedGiB",
+        "stepSeconds",
+        "feasible",
+        "reason",
+    }
+
+
+def test_like_is_compared_with_like() -> None:
+    last = answer(row(peak_mem_gib="2.0"), load())
+    assert source_of(last.row).figure is Figure.LAST_STAGE
+    assert last.figure() == last.last != last.allocated
+    titan = answer(row(source="pytorch/torchtitan:x", peak_mem_gib="2.0"), load())
+    assert titan.reserved is not None
+    assert titan.allocated is not None
+    assert titan.figure() == titan.reserved > titan.allocated
+
+
+def test_a_small_device_is_refused_with_the_numbers() -> None:
+    found = answer(row(gpu_mem_gb="2"), load())
+    assert found.feasible is False
+    assert "GiB usable" in found.reason
+
+
+def test_the_shipped_rows_meet_the_targets() -> None:
+    found = summary([answer(one, load()) for one in read(SHIPPED)])
+    assert found["feasibility"]["oomCalledFeasible"] == []
+    assert found["feasibility"]["fittingMissedShare"] <= 0.10
+    for figure, limit in (("last stage", 0.10), ("formula", 0.10), ("reserved", 0.20)):
+        assert found["memory"][figure]["worst"] <= limit
+    assert found["memory"]["allocated"]["meanAbsolute"] <= 0.10
+
+
+def test_the_command_prints_json_and_refuses_what_is_no_truth_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerow(row().cells)
+    assert main(["--truth", str(path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [one["id"] for one in printed["rows"]] == ["X1"]
+    assert printed["summary"]["stepSeconds"] == "not built"
+    path.write_text("id,model\n1,x\n")
+    assert main(["--truth", str(path)]) == 2
+    assert "no column source" in capsys.readouterr().err

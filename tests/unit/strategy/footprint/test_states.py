@@ -1,0 +1,111 @@
+"""Bytes for each parameter, against the tables that frameworks publish."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.strategy.footprint.settings import CALIBRATION, setting
+
+from kuangchao_contracts.plan import Optimizer, Precision, Sharding
+from kuangchao_operator.layers.strategy import constants
+from kuangchao_operator.layers.strategy.footprint.layout import Layout
+from kuangchao_operator.layers.strategy.footprint.parameters import Share
+from kuangchao_operator.layers.strategy.footprint.states import StateMemory, state_memory
+
+DENSE = Share(sharded=7_000_000_000)
+
+
+def held(precision: Precision, sharding: Sharding, data: int, backend: str, share: Share = DENSE) -> StateMemory:
+    wish = setting(precision=precision, sharding=sharding, layout=Layout(data=data), backend=backend)
+    return state_memory(share, share, wish, CALIBRATION)
+
+
+def each(memory: StateMemory) -> Fraction:
+    total = memory.parameters + memory.gradients + memory.optimizer + memory.casts
+    return Fraction(total, DENSE.sharded)
+
+
+def test_seven_billion_in_half_precision_with_adam_and_no_main_weights_is_84_gb() -> None:
+    memory = held(Precision.BF16_PURE, Sharding.NONE, 1, "kuangchao")
+    assert (memory.parameters, memory.gradients, memory.optimizer) == (14 * 10**9, 14 * 10**9, 56 * 10**9)
+
+
+@pytest.mark.parametrize("data", [1, 2, 8, 64])
+@pytest.mark.parametrize(
+    ("backend", "precision", "sharding", "whole", "divided"),
+    [
+        ("megatron", Precision.BF16, Sharding.NONE, 18, 0),
+        ("megatron", Precision.BF16, Sharding.OPTIMIZER, 6, 12),
+        ("megatron", Precision.FP16, Sharding.NONE, 20, 0),
+        ("megatron", Precision.FP16, Sharding.OPTIMIZER, 4, 16),
+        ("megatron", Precision.FP32, Sharding.OPTIMIZER, 8, 8),
+        ("deepspeed", Precision.FP16, Sharding.GRADIENTS, 2, 18),
+        ("deepspeed", Precision.FP16, Sharding.FULL, 0, 18),
+        ("torchtitan", Precision.BF16, Sharding.FULL, 0, 16),
+        ("kuangchao", Precision.FP32, Sharding.NONE, 16, 0),
+    ],
+)
+def test_bytes_for_each_parameter(
+    backend: str, precision: Precision, sharding: Sharding, whole: int, divided: int, data: int
+) -> None:
+    assert each(held(precision, sharding, data, backend)) == whole + Fraction(divided, data)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "size"),
+    [
+        (Optimizer.SGD, 0),
+        (Optimizer.MOMENTUM, 4),
+        (Optimizer.MUON, 4),
+        (Optimizer.ADAM, 8),
+        (Optimizer.ADAMW_BF16, 4),
+        (Optimizer.ADAMW_8BIT, 2),
+    ],
+)
+def test_states_of_each_optimizer(optimizer: Optimizer, size: int) -> None:
+    memory = state_memory(DENSE, DENSE, setting(precision=Precision.FP32, optimizer=optimizer), CALIBRATION)
+    assert memory.optimizer == size * DENSE.sharded
+
+
+def test_frozen_parameters_cost_themselves_only() -> None:
+    memory = state_memory(DENSE, Share(), setting(), CALIBRATION)
+    assert (memory.parameters, memory.gradients, memory.optimizer) == (2 * DENSE.sharded, 0, 0)
+
+
+def test_experts_are_shared_by_fewer_ranks_than_dense_parameters() -> None:
+    share = Share(sharded=1000, expert=8000)
+    layout = Layout(tensor=2, data=16, expert=8, expert_tensor=1)
+    wish = setting(layout=layout, sharding=Sharding.OPTIMIZER)
+    assert (layout.dense_shards, layout.expert_shards) == (16, 4)
+    memory = state_memory(share, share, wish, CALIBRATION)
+    assert memory.parameters == 2 * (500 + 1000)
+    assert memory.optimizer == -(-500 * 4 // 16) + 250 * 4 + -(-500 * 8 // 16) + 250 * 8
+
+
+def test_context_parallel_ranks_share_states_as_data_parallel_ones_do() -> None:
+    wish = setting(layout=Layout(data=4, context=2), sharding=Sharding.FULL, backend="torchtitan")
+    assert each(state_memory(DENSE, DENSE, wish, CALIBRATION)) == Fraction(16, 8)
+
+
+@given(
+    data=st.integers(1, 64),
+    precision=st.sampled_from(Precision),
+    backend=st.sampled_from(sorted(CALIBRATION.backends)),
+    share=st.builds(Share, st.integers(0, 10**9), st.integers(0, 10**6), st.integers(0, 10**9)),
+)
+def test_more_sharding_never_costs_more_states(data: int, precision: Precision, backend: str, share: Share) -> None:
+    totals = [
+        sum(held(precision, kind, data, backend, share)[:4])
+        for kind in (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.FULL)
+    ]
+    slack = 16  # each component is rounded up
+    assert all(later <= earlier + slack for earlier, later in pairwise(totals))
+
+
+def test_this_executors_figures_are_those_of_the_estimate_in_use() -> None:
+    for precision, cost in constants.STATE_BYTES.items():
+        ours = CALIBRATION.backends["kuangchao"].states[precision]
+        assert (ours.parameter, ours.gradient, ours.main + ours.cast) == tuple(cost)
+    assert CALIBRATION.optimizer_bytes == constants.OPTIMIZER_BYTES
