@@ -72,13 +72,13 @@ class KubeLauncher(Launcher):
     async def renew_tokens(self, job: TrainingJob, attempt: int, incarnation: int) -> None:
         """Rewrite the Secrets, then touch the pods: a kubelet looks at Secrets again at once when its pod changes.
 
-        Pods that exchange account tokens see to it themselves.
+        Pods that exchange account tokens see to it themselves; here it is only found out whether they can.
         """
         plan = await self._plans.plan(job)
         if plan is None:
             raise ConflictError("the plan is not recorded yet")
         if self._by_exchange(job, plan, incarnation):
-            return
+            return await self._probe(job, plan, attempt, incarnation)
         await self._write_tokens(job, plan, attempt, incarnation)
         await together(self._mark(pod, attempt) for pod in self._of(job, incarnation).values())
 
@@ -105,20 +105,18 @@ class KubeLauncher(Launcher):
         return all(pod.exchanges for pod in there.values()) if there else plan.pods > self._exchange_above
 
     async def _write_tokens(self, job: TrainingJob, plan: ParallelPlan, attempt: int, incarnation: int) -> None:
-        """Tokens name the uid of a pod that exists already; those with which it starts are made before it."""
-        metadata, there = job.metadata, self._of(job, incarnation)
-        pods = [
-            PodRef(
-                names.pod_name(metadata.name, metadata.uid, incarnation, index),
-                tuple(range(index * plan.per_pod, (index + 1) * plan.per_pod)),
-                there[index].uid if index in there else None,
-            )
-            for index in range(plan.pods)
-        ]
-        reference = JobRef(metadata.namespace or "", metadata.name, metadata.uid)
-        bundles = await self._tokens.worker_bundles(reference, attempt, pods)
+        there = self._of(job, incarnation)
+        pods = [pod_ref(job, plan, incarnation, index, there.get(index)) for index in range(plan.pods)]
+        bundles = await self._tokens.worker_bundles(_job_ref(job), attempt, pods)
         for secret in build_secrets(job, incarnation, dict(enumerate(bundles))):
             await self._writer.apply(secret)
+
+    async def _probe(self, job: TrainingJob, plan: ParallelPlan, attempt: int, incarnation: int) -> None:
+        """Whether issuer and API server, which an exchange needs, answer at all. Raises UnavailableError."""
+        await self._tokens.worker_bundles(_job_ref(job), attempt, [pod_ref(job, plan, incarnation, 0, None)])
+        metadata = job.metadata
+        service = names.service_name(metadata.name, metadata.uid)
+        await self._writer.api.get(paths.item("Service", service, metadata.namespace))
 
     async def _create(
         self,
@@ -178,6 +176,17 @@ def node_of_pod(job: TrainingJob) -> dict[int, str]:
     """Node by pod index, as the status has placed them."""
     shares = job.status.allocation if job.status else ()
     return {index: share.node for share in shares for index in from_ranges(share.pods)}
+
+
+def pod_ref(job: TrainingJob, plan: ParallelPlan, incarnation: int, index: int, there: PodRecord | None) -> PodRef:
+    """Tokens name the uid of a pod that exists already; those with which it starts are made before it."""
+    ranks = tuple(range(index * plan.per_pod, (index + 1) * plan.per_pod))
+    name = names.pod_name(job.metadata.name, job.metadata.uid, incarnation, index)
+    return PodRef(name, ranks, there.uid if there else None)
+
+
+def _job_ref(job: TrainingJob) -> JobRef:
+    return JobRef(job.metadata.namespace or "", job.metadata.name, job.metadata.uid)
 
 
 def _grace(pod: PodRecord, request: StopRequest) -> int | None:

@@ -40,6 +40,7 @@ class JobMemory:
     verdict: FaultDecision | None = None
     verdict_attempt: int = 0
     tokens_minted_at: datetime | None = None
+    tokens_late_at: datetime | None = None
     launched: tuple[int, int] | None = None
     reclaimed: bool = False
     stop_done: StopDone | None = None
@@ -55,6 +56,7 @@ class JobMemory:
             "verdict": self.verdict,
             "verdict_attempt": self.verdict_attempt,
             "tokens_minted_at": self.tokens_minted_at,
+            "tokens_late_at": self.tokens_late_at,
             "launched": self.launched,
             "reclaimed": self.reclaimed,
             "stop_done": self.stop_done,
@@ -87,7 +89,9 @@ class JobMemory:
                 self.launched, self.reclaimed, self.refusal = (attempt, incarnation), False, None
                 self.tokens_minted_at = now
             case RenewTokens():
-                self.tokens_minted_at = now
+                before, self.tokens_minted_at = self.tokens_minted_at, now
+                if before is not None and (now - before).total_seconds() >= limits.LEASES_OUT:
+                    self.tokens_late_at = now
             case Reclaim():
                 self.reclaimed, self.launched = True, None
             case Stop():

@@ -1,10 +1,13 @@
 """A job whose tokens are taken back rests; one whose tokens cannot be renewed says so before its agents are refused."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
+from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.model import Emit, RenewTokens, Stop
+from kuangchao_operator.shell.memory import JobMemory
 from tests.unit.execution.world import World, make_job
 
 
@@ -84,3 +87,29 @@ def test_leases_that_cannot_be_renewed_are_said_once_and_before_they_end() -> No
     world.facts["tokens_minted_at"] = world.now
     world.settle()
     assert world.reason() == Reason.RUNNING
+
+
+def test_agents_that_are_refused_for_want_of_leases_are_not_lost() -> None:
+    """An issuer or API server that is away for ten minutes must not end training that goes on."""
+    world = NoRenewal(make_job(fault={"hangSeconds": 400}))
+    world.run()
+    world.pass_time(230)
+    world.turn()
+    for _ in range(40):  # refused: nobody hears of a step
+        world.pass_time(15, beat=False)
+        world.turn()
+    assert not world.assessed
+    world.facts |= {"tokens_minted_at": world.now, "tokens_late_at": world.now}
+    world.pass_time(limits.LEASES_DELIVERED - 1, beat=False)
+    world.turn()
+    assert not world.assessed, "new leases are on their way"
+    world.pass_time(1, beat=False)
+    world.turn()
+    assert world.assessed[0].report.reason is Reason.AGENT_LOST
+
+
+def test_late_is_what_is_minted_after_the_old_leases_may_have_ended() -> None:
+    memory, start = JobMemory(), datetime(2026, 1, 1, tzinfo=UTC)
+    for seconds, late in ((0, None), (90, None), (329, None), (569, 569), (660, 569)):
+        memory.done(RenewTokens(attempt=1, incarnation=0), None, start + timedelta(seconds=seconds))
+        assert memory.facts()["tokens_late_at"] == (None if late is None else start + timedelta(seconds=late))

@@ -6,7 +6,7 @@ import pytest
 
 from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.api.trainingjob import NodeShare
-from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.errors import InvalidInputError, UnavailableError
 from kuangchao_contracts.wire import TokenBundle
 from kuangchao_operator.gate.minting import PodRef
 from kuangchao_operator.kube.cache import Cache
@@ -60,6 +60,7 @@ class Hands:
         self.made: list[dict[str, Any]] = []
         self.marked: list[str] = []
         self.minted: list[tuple[int, list[PodRef]]] = []
+        self.away = False
 
     async def apply(self, body: dict[str, Any]) -> dict[str, Any]:
         self.made.append(body)
@@ -79,6 +80,15 @@ class Hands:
     async def worker_bundles(self, job: Any, attempt: int, pods: list[PodRef]) -> tuple[TokenBundle, ...]:
         self.minted.append((attempt, pods))
         return tuple(TokenBundle(tokens={}, attempt=attempt, expires=1) for _ in pods)
+
+    @property
+    def api(self) -> "Hands":
+        return self
+
+    async def get(self, path: str) -> dict[str, Any]:
+        if self.away:
+            raise UnavailableError("the API server is away")
+        return {"path": path}
 
     def kinds(self) -> list[str]:
         return sorted({body["kind"] for body in self.made})
@@ -108,11 +118,16 @@ async def test_large_jobs_have_no_secret_and_renew_by_themselves() -> None:
     await made.launch(world.job, 1, 0)
     assert hands.kinds() == ["Pod", "Service"]
     assert all("kuangchao-account" in str(body["spec"]["volumes"]) for body in hands.made if body["kind"] == "Pod")
+    assert hands.minted == []
     await made.renew_tokens(world.job, 1, 0)
-    assert (hands.minted, hands.marked) == ([], [])
+    assert [len(pods) for _, pods in hands.minted] == [1], "only to see whether anybody gets tokens"
+    assert hands.marked == []
+    hands.away = True
+    with pytest.raises(UnavailableError):
+        await made.renew_tokens(world.job, 1, 0)
     await made.launch(world.job, 2, 0)
     assert len(hands.marked) == 2, "a new attempt is written on the pods all the same"
-    assert hands.minted == []
+    assert "Secret" not in hands.kinds()
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
@@ -123,5 +138,5 @@ async def test_pods_keep_the_way_they_started_with(before: int, after: int) -> N
     changed, minted = launcher(world, hands, cache, after), len(hands.minted)
     await changed.renew_tokens(world.job, 1, 0)
     await changed.launch(world.job, 2, 0)
-    assert len(hands.minted) == minted + (2 if before == 2 else 0)
+    assert len(hands.minted) == minted + (2 if before == 2 else 1)
     assert hands.kinds() == (["Pod", "Secret", "Service"] if before == 2 else ["Pod", "Service"])

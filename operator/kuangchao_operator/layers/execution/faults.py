@@ -106,7 +106,8 @@ class _Finder:
             yield from self._pod(index)
         yield from self._early_exit()
         yield from self._start()
-        yield from self._hang()
+        if not self._unheard():
+            yield from self._hang()
 
     def age(self, since: datetime) -> float:
         """Seconds since a time."""
@@ -161,7 +162,7 @@ class _Finder:
             text = f"{pod.exit_reason or 'the pod failed'}, exit code {pod.exit_code}"
             reason = Reason.EVICTED if pod.exit_code == DRAINED_EXIT else Reason.RANK_EXITED
             yield self._fault(reason, text, index, code=pod.exit_code)
-        elif pod.exit_code is None and self._silent(index):
+        elif pod.exit_code is None and self._silent(index) and not self._unheard():
             yield self._fault(Reason.AGENT_LOST, "the agent is silent", index)
 
     def _expected(self) -> bool:
@@ -186,6 +187,16 @@ class _Finder:
         if agent is None:
             return self._was_running and index in self._gang.pods
         return self.age(agent.seen_at) > limits.AGENT_LOST
+
+    def _unheard(self) -> bool:
+        """Whether agents are refused because nobody could renew their leases, or have hardly got new ones since.
+
+        Their silence says nothing then: ranks go on for a while, and what ended their training would be us.
+        """
+        minted, late = self._snapshot.tokens_minted_at, self._snapshot.tokens_late_at
+        return (minted is not None and self.age(minted) >= limits.LEASES_OUT) or (
+            late is not None and self.age(late) < limits.LEASES_DELIVERED
+        )
 
     def _rank(self, index: int, report: RankReport) -> Fault:
         reason = classify(report)

@@ -23,6 +23,10 @@ TOKEN_RENEWAL: Final = 90.0
 """Leases live 300 s and are minted anew at this age."""
 TOKENS_LATE: Final = 200.0
 """Leases of this age have missed two renewals; agents that are left with them are refused at 300 s."""
+LEASES_OUT: Final = 240.0
+"""From this age on leases may have ended (a policy may make them that short): an agent that is refused is silent."""
+LEASES_DELIVERED: Final = 90.0
+"""Within this time a pod has the leases that were minted after its old ones had ended."""
 REPEAT: Final = 5.0
 """A Stop whose effect is not seen is asked for again after this time."""
 CLAIM_RETRY: Final = 15.0

@@ -115,6 +115,8 @@ class JobSnapshot(Contract):
     """Answer of state to the fault of `verdict_attempt`."""
     verdict_attempt: int = 0
     tokens_minted_at: datetime | None = None
+    tokens_late_at: datetime | None = None
+    """When tokens were last minted anew that came too late for those before them."""
     launched: tuple[int, int] | None = None
     """(attempt, incarnation) of the newest launch done in this process."""
     reclaimed: bool = False
