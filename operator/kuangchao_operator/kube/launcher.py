@@ -78,7 +78,8 @@ class KubeLauncher(Launcher):
         if plan is None:
             raise ConflictError("the plan is not recorded yet")
         if self._by_exchange(job, plan, incarnation):
-            return await self._probe(job, plan, attempt, incarnation)
+            await self._probe(job, plan, attempt, incarnation)
+            return
         await self._write_tokens(job, plan, attempt, incarnation)
         await together(self._mark(pod, attempt) for pod in self._of(job, incarnation).values())
 
