@@ -13,21 +13,24 @@ from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import GENESIS
 
 MAX_LINE: Final = 16_384
+MAX_NUMBER: Final = 2**63 - 1
 Pin = tuple[int, str]
 """Count and head that the store holds."""
+Plain = Annotated[str, Field(max_length=512, pattern="^[ -~]*$")]
+"""As a gate writes it. A log is its rank's word: nothing in it may steer the terminal of whoever reads it."""
 
 
 class LogLine(Contract):
     """One call: with the hash of its request, or the reason of its refusal."""
 
-    n: Annotated[int, Field(ge=1)]
-    t: int
+    n: Annotated[int, Field(ge=1, le=MAX_NUMBER)]
+    t: Annotated[int, Field(ge=0, le=MAX_NUMBER)]
     """Nanoseconds since 1970 by the clock of the rank's machine."""
-    op: str
-    res: str
-    sub: str
+    op: Plain
+    res: Plain
+    sub: Plain
     req: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    deny: str | None = None
+    deny: Plain | None = None
     grace: bool = False
     """The call was allowed though its lease had expired: nobody could renew it."""
     prev: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from kuangchao_contracts.checkpoint import CheckpointManifest
 from kuangchao_contracts.errors import StorageError
+from kuangchao_contracts.gate import printable
 from kuangchao_contracts.oplog import request_hash
 from kuangchao_contracts.oplogcheck import LogBrokenError, LogLine, Pin, Verified, verify_oplog
 from kuangchao_contracts.oplogfile import DIRECTORY, manifest_name, parse_name, parts
@@ -103,7 +104,9 @@ class _Reader:
             self._attempt(attempt, [commit for commit in self._commits if commit.attempt == attempt])
         for folder in self._folders:
             for path in sorted((folder / DIRECTORY).glob("*.found-*")):
-                self._found.notes.append(f"{path.name} was there before its rank wrote its log; it is nobody's word")
+                self._found.notes.append(
+                    f"{printable(path.name, 255)} was there before its rank wrote its log; it is nobody's word"
+                )
         return self._found
 
     def _attempt(self, attempt: int, commits: list[Commit]) -> None:

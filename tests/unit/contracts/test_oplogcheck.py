@@ -1,7 +1,9 @@
 """Reading an operation log back: no line can be changed, removed or put in unseen below what the store has pinned."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,3 +118,24 @@ def test_a_log_of_another_rank_in_its_place_is_found(tmp_path: Path, pin: tuple[
     (tmp_path / part_name(1, 1)).replace(tmp_path / part_name(1, 0))
     with pytest.raises(LogBrokenError, match="not the line that was committed"):
         check(tmp_path, pin)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"op": "state.save\x1b[2J"},
+        {"sub": "rank:a\nproblem: none"},
+        {"res": "r" * 513},
+        {"deny": "\u202e"},
+        {"t": 2**63},
+    ],
+    ids=str,
+)
+def test_a_rank_cannot_put_words_on_the_readers_terminal(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Its own lines chain well and are pinned by nothing yet; what no gate would write ends them."""
+    log = write(tmp_path, LINES)
+    line = {"n": LINES + 1, "t": 1, "op": "o", "res": "r", "sub": "s", "deny": "StaleEpoch", "prev": log.head} | change
+    with (tmp_path / part_name(1, 0)).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    found = check(tmp_path, (log.count, log.head))
+    assert (found.tail, found.fault) == (0, f"att-1.rank-0.jsonl line {LINES + 1}: is not a log entry")
