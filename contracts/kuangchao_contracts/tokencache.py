@@ -4,11 +4,17 @@ Holds claims, never decisions: whoever finds a token here judges its key, its ti
 Keys are digests of whole tokens; only tokens that passed the strict gate are put in, so each has one key.
 """
 
+import hashlib
 from collections import OrderedDict
 from threading import Lock
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
+
+
+def digest(token: str) -> bytes:
+    """What a token is remembered by."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 class ExpiringCache(Generic[V]):

@@ -20,7 +20,7 @@ from kuangchao_contracts import errors as e
 from kuangchao_contracts import resources
 from kuangchao_contracts.claims import REQUIRED, WORKER_ROLES, Claims, Grant
 from kuangchao_contracts.keys import KeySet
-from kuangchao_contracts.tokencache import ExpiringCache
+from kuangchao_contracts.tokencache import ExpiringCache, digest
 
 ALGORITHM: Final = "EdDSA"
 TOKEN_TYPE: Final = "kc-cap+jwt"
@@ -177,23 +177,23 @@ class TokenVerifier:
 
     def recognises(self, token: str) -> bool:
         """Whether this very token was verified a short while ago; costs a hash, whatever the token is."""
-        return len(token) <= MAX_TOKEN_BYTES and self._verified.get(_digest(token), self._clock()) is not None
+        return len(token) <= MAX_TOKEN_BYTES and self._verified.get(digest(token), self._clock()) is not None
 
     def genuine(self, token: str) -> tuple[Claims, str]:
         """Claims and kid of a token that our issuer made, whoever it is for and however old. Raises CapabilityError."""
         if not isinstance(token, str):
             raise e.MalformedTokenError("token is not text")
         _check_size(token)
-        digest, now = _digest(token), self._clock()
-        hit = self._verified.get(digest, now)
+        key, now = digest(token), self._clock()
+        hit = self._verified.get(key, now)
         if hit is not None:
             self._keys.require_usable(hit[1], now)
             return hit
-        if self._forged.get(digest, now):
+        if self._forged.get(key, now):
             raise e.InvalidSignatureError("signature does not match")
-        claims, kid = self._check(token, digest, now)
+        claims, kid = self._check(token, key, now)
         if not claims.one:
-            self._verified.put(digest, (claims, kid), min(claims.exp, now + CACHE_SECONDS))
+            self._verified.put(key, (claims, kid), min(claims.exp, now + CACHE_SECONDS))
         return claims, kid
 
     def require_usable(self, claims: Claims, audience: str) -> None:
@@ -206,21 +206,17 @@ class TokenVerifier:
         if claims.nbf - LEEWAY_SECONDS > now or claims.iat - LEEWAY_SECONDS > now:
             raise e.ImmatureSignatureError("token is not valid yet")
 
-    def _check(self, token: str, digest: bytes, now: float) -> tuple[Claims, str]:
+    def _check(self, token: str, key: bytes, now: float) -> tuple[Claims, str]:
         header, payload = parse_strict(token)
         public_key = self._keys.lookup(header["kid"], now)
         signed, _, signature = token.rpartition(".")
         if not _ED25519.verify(signed.encode(), public_key, _base64url(signature)):
-            self._forged.put(digest, True, now + FORGED_SECONDS)
+            self._forged.put(key, True, now + FORGED_SECONDS)
             raise e.InvalidSignatureError("signature does not match")
         claims = parse_claims(payload)
         if claims.iss != self._issuer:
             raise e.InvalidIssuerError("token is from another issuer")
         return claims, header["kid"]
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def parse_claims(payload: dict[str, Any]) -> Claims:

@@ -5,7 +5,6 @@ not do: it keeps good answers for 10 s, and a deleted pod's token outlives its p
 that had a bundle are remembered by their SHA-256 for a while.
 """
 
-import hashlib
 import logging
 import re
 import time
@@ -17,7 +16,7 @@ from typing import Final, Protocol
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.gate import printable
-from kuangchao_contracts.tokencache import ExpiringCache
+from kuangchao_contracts.tokencache import ExpiringCache, digest
 from kuangchao_contracts.tokens import MAX_TOKEN_BYTES
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
 from kuangchao_operator.gate.fence import JobFence
@@ -139,7 +138,7 @@ class AccountExchange:
         except e.ExchangeDeniedError as error:
             await self._refuse(review, opid, str(error))
             raise
-        self._entitled_before.put(_digest(presented), True, self._monotonic() + KNOWN_SECONDS)
+        self._entitled_before.put(digest(presented), True, self._monotonic() + KNOWN_SECONDS)
         bundle = (await self._tokens.worker_bundles(pod.job, pod.attempt, [pod.ref]))[0]
         # launching the job was recorded before anything was done; this only delivers what it granted, and must go on
         # while the store does not work, or an outage of the record would end training that runs
@@ -147,7 +146,7 @@ class AccountExchange:
         return bundle
 
     async def _review(self, token: str, address: str | None) -> AccountReview:
-        known = self._entitled_before.get(_digest(token), self._monotonic()) is not None
+        known = self._entitled_before.get(digest(token), self._monotonic()) is not None
         if not known and self._limits.exhausted(address):
             raise e.ExchangeDeniedError("too many failures from this address")
         review = await self._reviews.review(token)
@@ -194,10 +193,6 @@ def _presented(token: str | None) -> str:
     if token is None or len(token) > MAX_TOKEN_BYTES or _SHAPE.fullmatch(token) is None:
         raise e.ExchangeDeniedError("no account token")
     return token
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
 
 
 def _claimed(review: AccountReview) -> str:

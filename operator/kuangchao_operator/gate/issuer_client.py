@@ -1,7 +1,6 @@
 """Client of the issuer's unix socket. Shares only requests and public material with the code that signs."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -41,7 +40,7 @@ from kuangchao_contracts.notes import (
     CheckpointReply,
     CheckpointRequest,
 )
-from kuangchao_contracts.tokencache import ExpiringCache
+from kuangchao_contracts.tokencache import ExpiringCache, digest
 from kuangchao_contracts.wire import ErrorReply
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -91,12 +90,12 @@ class IssuerClient:
             batch = MintBatch(requests=tuple(requests[start : start + MAX_BATCH]))
             tokens.extend((await self._ask("POST", MINT_PATH, MintReply, batch)).tokens)
         for minted in tokens:
-            self._minted.put(_digest(minted.token), True, minted.expires)
+            self._minted.put(digest(minted.token), True, minted.expires)
         return tuple(tokens)
 
     def minted(self, token: str) -> bool:
         """Whether this very token was minted here and has not expired. Costs a hash; says nothing about a call."""
-        return self._minted.get(_digest(token), self._clock()) is not None
+        return self._minted.get(digest(token), self._clock()) is not None
 
     async def jwks(self) -> Jwks:
         """Public keys."""
@@ -166,10 +165,6 @@ class IssuerClient:
             return answer.from_reply(content)
         except ValidationError:
             raise e.UnavailableError(f"issuer answered something else than {answer.__name__}") from None
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
 
 
 def _refusal(status: int, content: bytes) -> e.KuangchaoError:
