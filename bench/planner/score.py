@@ -12,8 +12,7 @@ from bench.planner.sources import Figure, source_of
 from kuangchao_operator.layers.strategy.footprint.budget import judge
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError
-from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint, footprint
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.footprint.peaks import Peak, peaks
 
 GIB = 2**30
 
@@ -23,7 +22,7 @@ class Answer:
     """The model's answer for a row."""
 
     row: Row
-    stages: tuple[StageFootprint, ...]
+    stages: tuple[Peak, ...]
     feasible: bool | None
     reason: str
 
@@ -73,7 +72,7 @@ class Answer:
 def answer(row: Row, calibration: Calibration) -> Answer:
     """The answer for one row; a row that cannot be estimated has no figures and a reason."""
     try:
-        tried = [footprint(setting, calibration) for setting in settings_of(row)]
+        tried = [peaks(setting, calibration) for setting in settings_of(row)]
     except (UnsupportedRowError, ImpossibleLayoutError) as error:
         return Answer(row=row, stages=(), feasible=None, reason=f"unsupported: {error}")
     memory = _device_bytes(row)
@@ -134,6 +133,3 @@ def _rounded(value: float | None) -> float | None:
 def _device_bytes(row: Row) -> int | None:
     size = row.real("gpu_mem_gb")
     return None if size is None else int(size * GIB)
-
-
-__all__ = ["Answer", "Setting", "answer", "summary"]

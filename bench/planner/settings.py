@@ -9,7 +9,7 @@ from bench.planner.sources import Source, source_of
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, outer
 from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
-from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Recomputed, Setting
+from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Offload, Recomputed, Setting
 
 _SHARDING = {
     "zero1": Sharding.OPTIMIZER,
@@ -23,6 +23,7 @@ _SHARDING = {
     "none": Sharding.NONE,
     "": Sharding.NONE,
 }
+_OFFLOAD = {"cpu_offload(opt)": Offload.OPTIMIZER, "cpu_offload(param,opt)": Offload.PARAMETERS}
 _SELECTIVE = {"selective": CORE, "selective_op": frozenset({Recomputed.OPERATORS})}
 _MOST = frozenset(Recomputed) - {Recomputed.OPERATORS}
 _SEQUENCES = {"llama2": 4096, "llama3": 8192}
@@ -48,6 +49,7 @@ def settings_of(row: Row) -> tuple[Setting, ...]:
 def _setting(row: Row, source: Source, model: TransformerModel) -> Setting:
     layout = _layout(row, model)
     micro, micro_batches = _batch(row, source, layout)
+    sharding, offload = _sharding(row)
     recompute, modules = _recompute(row.text("recompute") or source.recompute)
     return Setting(
         model=model,
@@ -58,7 +60,8 @@ def _setting(row: Row, source: Source, model: TransformerModel) -> Setting:
         precision=_precision(row),
         optimizer=_optimizer(row, source),
         backend=source.backend,
-        sharding=_sharding(row),
+        sharding=sharding,
+        offload=offload,
         recompute=recompute,
         modules=modules,
         schedule=Schedule.INTERLEAVED if layout.virtual > 1 else Schedule.ONE_F_ONE_B,
@@ -165,11 +168,11 @@ def _optimizer(row: Row, source: Source) -> Optimizer:
     return Optimizer.ADAMW
 
 
-def _sharding(row: Row) -> Sharding:
-    text = row.text("shard").lower().rstrip("?")
-    if text not in _SHARDING:
+def _sharding(row: Row) -> tuple[Sharding, Offload]:
+    text, _, offload = row.text("shard").lower().rstrip("?").partition("+")
+    if text not in _SHARDING or (offload and offload not in _OFFLOAD):
         raise UnsupportedRowError(f"sharding {row.text('shard')} is not built")
-    return _SHARDING[text]
+    return _SHARDING[text], _OFFLOAD.get(offload, Offload.NONE)
 
 
 def _recompute(stated: str) -> tuple[Recompute, frozenset[Recomputed]]:

@@ -67,7 +67,7 @@ def test_open_columns_are_the_planners_to_fill_where_the_source_means_it_so() ->
         ({"mbs": ""}, "unsupported: not stated: mbs"),
         ({"tp": ""}, "unsupported: not stated: tp"),
         ({"seq": ""}, "unsupported: not stated: seq"),
-        ({"shard": "zero3+cpu_offload(param,opt)"}, "unsupported: sharding zero3+cpu_offload(param,opt) is not built"),
+        ({"shard": "zero3+nvme"}, "unsupported: sharding zero3+nvme is not built"),
         ({"recompute": "half"}, "unsupported: recompute half is not built"),
         ({"model": "Nemotron-3-Nano"}, "unsupported: Nemotron-3-Nano: layers that are no transformer layers"),
         ({"notes": "decoder-first-pipeline-num-layers=5"}, "unsupported: 12 layers less 5 cannot be divided"),

@@ -11,9 +11,10 @@ from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, L
 from kuangchao_contracts.plan import Bias, Norm, Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.budget import judge, usable_bytes
 from kuangchao_operator.layers.strategy.footprint.layout import Layout, outer
+from kuangchao_operator.layers.strategy.footprint.peaks import peaks
 from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint, footprint
 from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
-from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
+from kuangchao_operator.layers.strategy.footprint.setting import Loss, Offload, Setting
 
 GPT2_LARGE = TransformerModel(
     layers=36,
@@ -34,7 +35,7 @@ def run(wish: Setting) -> tuple[StageFootprint, ...]:
 
 
 def fits(wish: Setting, gib: int) -> bool:
-    return judge(run(wish), gib * GIB, CALIBRATION).fits
+    return judge(peaks(wish, CALIBRATION), gib * GIB, CALIBRATION).fits
 
 
 def phase(stage: StageFootprint, name: str) -> int:
@@ -92,6 +93,17 @@ def test_the_fixed_part_does_not_shrink_with_the_number_of_ranks() -> None:
     thousand = run(setting(backend="deepspeed", sharding=Sharding.FULL, layout=Layout(data=1024)))[0]
     assert thousand.allocated_bytes > 3 * GIB
     assert thousand.parameters_bytes + thousand.gradients_bytes + thousand.optimizer_bytes < GIB
+
+
+def test_offloading_everything_still_takes_what_is_whole_at_once() -> None:
+    """7B with parameters and optimizer in main memory: 0.49 GB by an estimator, 20.8 GiB in truth."""
+    llama = LLAMA_8B.replace(kv_heads=32, ffn=11008, vocab=32000)
+    wish = setting(
+        llama, backend="deepspeed", sharding=Sharding.FULL, offload=Offload.PARAMETERS, layout=Layout(data=4)
+    )
+    stage = run(wish)[0]
+    assert stage.parameters_bytes == stage.gradients_bytes == stage.optimizer_bytes == 0
+    assert stage.allocated_bytes > 8 * GIB
 
 
 def test_unfused_attention_and_fp32_logits_break_a_small_model() -> None:
@@ -177,7 +189,7 @@ def test_outer_stages_as_given() -> None:
 
 
 def test_the_verdict_names_stage_need_and_what_is_usable() -> None:
-    verdict = judge(run(setting()), 80 * GIB, CALIBRATION)
+    verdict = judge(peaks(setting(), CALIBRATION), 80 * GIB, CALIBRATION)
     assert not verdict.fits
     assert verdict.reason.startswith("stage 0 needs 1")
     assert verdict.reason.endswith("> 78.8 GiB usable")

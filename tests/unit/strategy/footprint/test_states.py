@@ -12,6 +12,7 @@ from kuangchao_contracts.plan import Optimizer, Precision, Sharding
 from kuangchao_operator.layers.strategy import constants
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
+from kuangchao_operator.layers.strategy.footprint.setting import Offload
 from kuangchao_operator.layers.strategy.footprint.states import StateMemory, state_memory
 
 DENSE = Share(sharded=7_000_000_000)
@@ -22,9 +23,10 @@ def held(precision: Precision, sharding: Sharding, data: int, backend: str, shar
     return state_memory(share, share, wish, CALIBRATION)
 
 
-def each(memory: StateMemory) -> Fraction:
+def each(memory: StateMemory, backend: str = "megatron") -> Fraction:
+    """Bytes for each parameter while it is updated."""
     total = memory.parameters + memory.gradients + memory.optimizer + memory.casts
-    return Fraction(total, DENSE.sharded)
+    return Fraction(total + memory.updated * CALIBRATION.backends[backend].step_bytes, DENSE.sharded)
 
 
 def test_seven_billion_in_half_precision_with_adam_and_no_main_weights_is_84_gb() -> None:
@@ -44,13 +46,13 @@ def test_seven_billion_in_half_precision_with_adam_and_no_main_weights_is_84_gb(
         ("deepspeed", Precision.FP16, Sharding.GRADIENTS, 2, 18),
         ("deepspeed", Precision.FP16, Sharding.FULL, 0, 18),
         ("torchtitan", Precision.BF16, Sharding.FULL, 0, 16),
-        ("kuangchao", Precision.FP32, Sharding.NONE, 16, 0),
+        ("kuangchao", Precision.FP32, Sharding.NONE, 20, 0),
     ],
 )
 def test_bytes_for_each_parameter(
     backend: str, precision: Precision, sharding: Sharding, whole: int, divided: int, data: int
 ) -> None:
-    assert each(held(precision, sharding, data, backend)) == whole + Fraction(divided, data)
+    assert each(held(precision, sharding, data, backend), backend) == whole + Fraction(divided, data)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,22 @@ def test_bytes_for_each_parameter(
 def test_states_of_each_optimizer(optimizer: Optimizer, size: int) -> None:
     memory = state_memory(DENSE, DENSE, setting(precision=Precision.FP32, optimizer=optimizer), CALIBRATION)
     assert memory.optimizer == size * DENSE.sharded
+
+
+@pytest.mark.parametrize(
+    ("sharding", "offload", "size"),
+    [
+        (Sharding.GRADIENTS, Offload.OPTIMIZER, 2),
+        (Sharding.FULL, Offload.OPTIMIZER, Fraction(2, 8)),
+        (Sharding.FULL, Offload.PARAMETERS, 0),
+    ],
+)
+def test_what_main_memory_takes_is_off_the_device(sharding: Sharding, offload: Offload, size: Fraction) -> None:
+    """Stages 2 and 3 of ZeRO with offload; what is whole for a while comes on top (`buffers`)."""
+    wish = setting(
+        precision=Precision.FP16, sharding=sharding, offload=offload, layout=Layout(data=8), backend="deepspeed"
+    )
+    assert each(state_memory(DENSE, DENSE, wish, CALIBRATION), "deepspeed") == size
 
 
 def test_frozen_parameters_cost_themselves_only() -> None:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
-from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint
+from kuangchao_operator.layers.strategy.footprint.peaks import Peak
 
 
 class Verdict(NamedTuple):
@@ -19,12 +19,12 @@ def usable_bytes(memory_bytes: int, calibration: Calibration) -> int:
     return memory_bytes * calibration.visible_permille // 1000
 
 
-def judge(stages: tuple[StageFootprint, ...], memory_bytes: int, calibration: Calibration) -> Verdict:
+def judge(stages: tuple[Peak, ...], memory_bytes: int, calibration: Calibration) -> Verdict:
     """The fullest stage against the device."""
-    worst = max(stages, key=lambda stage: (stage.device_bytes, -stage.stage))
+    worst = max(stages, key=lambda peak: (peak.device_bytes, -peak.number))
     usable = usable_bytes(memory_bytes, calibration)
     sign = "<=" if worst.device_bytes <= usable else ">"
     return Verdict(
         fits=worst.device_bytes <= usable,
-        reason=f"stage {worst.stage} needs {human_bytes(worst.device_bytes)} {sign} {human_bytes(usable)} usable",
+        reason=f"stage {worst.number} needs {human_bytes(worst.device_bytes)} {sign} {human_bytes(usable)} usable",
     )

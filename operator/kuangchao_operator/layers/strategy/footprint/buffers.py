@@ -26,10 +26,11 @@ def gathered_bytes(stage: Stage, setting: Setting, backend: Backend, *, at_loss:
     if setting.layout.pipeline > 1 and backend.keeps_gathered_in_pipeline:
         return on_rank(stage.held, setting).total * backend.gathered_bytes
     layer = on_rank(stage.largest, setting).total
+    live = min(on_rank(stage.held, setting).total, backend.live_parameters)
     if not at_loss:
-        return layer * backend.gathered_layers * backend.gathered_bytes
+        return max(layer * backend.gathered_layers, live) * backend.gathered_bytes
     end = stage.end.total if setting.layout.vocab_whole else on_rank(stage.end, setting).total
-    return (layer * backend.gathered_at_loss + end) * backend.gathered_bytes
+    return max(layer * backend.gathered_at_loss + end, live) * backend.gathered_bytes
 
 
 def reduced_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:

@@ -52,6 +52,8 @@ class Backend(Contract):
     fetched ahead."""
     gathered_at_loss: Small = 0
     """Layers that are still whole while the loss is computed, beside the output layer."""
+    live_parameters: Bytes = 0
+    """Parameters, not bytes, that the framework lets be whole at once before it shards the oldest again."""
     gathered_bytes: Small = 2
     reduced_layers: Small = 0
     """Layers whose gradients are whole at once while they are reduced."""

@@ -100,6 +100,11 @@ def layers_of(model: TransformerModel, first: int, stop: int, *, moe: bool) -> i
     return with_experts if moe else stop - first - with_experts
 
 
+def trainable_layer(model: TransformerModel, *, moe: bool) -> Share:
+    """Those of a layer that have gradients, where it is not frozen: all, or those of its adapters."""
+    return adapters(model, moe=moe) if model.adapter is not None else layer(model, moe=moe)
+
+
 def run(model: TransformerModel, first: int, stop: int) -> Share:
     """All parameters of a run of layers, adapters included."""
     total = Share()
@@ -110,11 +115,11 @@ def run(model: TransformerModel, first: int, stop: int) -> Share:
 
 
 def trainable_run(model: TransformerModel, first: int, stop: int) -> Share:
-    """Those of a run of layers that have gradients: all, those of adapters, none below `frozen_layers`."""
+    """Those of a run of layers that have gradients; none below `frozen_layers`."""
     first = min(stop, max(first, model.frozen_layers))
     total = Share()
     for moe in (False, True):
-        each = adapters(model, moe=moe) if model.adapter is not None else layer(model, moe=moe)
+        each = trainable_layer(model, moe=moe)
         total = total.plus(each.times(layers_of(model, first, stop, moe=moe)))
     return total
 

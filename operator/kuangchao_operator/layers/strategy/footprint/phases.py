@@ -1,8 +1,4 @@
-"""The footprint of one device of each stage: the peak of every phase of a step, by component, with its calculation.
-
-Pure. Phases are initialisation, the first step's forward, backward and update, and the second step: optimizer states
-come into being with the first update, so that only the second step shows the whole need.
-"""
+"""The footprint of one device of each stage as people and plans read it: components and their calculation. Pure."""
 
 from typing import Annotated
 
@@ -11,11 +7,10 @@ from pydantic import Field
 from kuangchao_contracts.base import Contract, ShortText, Text
 from kuangchao_contracts.plan import Bytes, StageMemory
 from kuangchao_contracts.units import human_bytes
-from kuangchao_operator.layers.strategy.footprint import buffers
 from kuangchao_operator.layers.strategy.footprint.calibration import Backend, Calibration
+from kuangchao_operator.layers.strategy.footprint.peaks import Peak, allocator_permille, peaks
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
-from kuangchao_operator.layers.strategy.footprint.stages import Stage, stages
-from kuangchao_operator.layers.strategy.footprint.states import StateMemory, on_rank, state_memory
+from kuangchao_operator.layers.strategy.footprint.states import on_rank
 
 
 class Phase(Contract):
@@ -58,90 +53,47 @@ class StageFootprint(Contract):
 def footprint(setting: Setting, calibration: Calibration) -> tuple[StageFootprint, ...]:
     """Every stage of a setting."""
     backend = calibration.backends[setting.backend]
-    return tuple(_stage(stage, setting, calibration, backend) for stage in stages(setting, backend))
+    return tuple(_explained(peak, setting, backend) for peak in peaks(setting, calibration))
 
 
-def _stage(stage: Stage, setting: Setting, calibration: Calibration, backend: Backend) -> StageFootprint:
-    states = state_memory(stage.held, stage.trained, setting, calibration)
-    parts = _parts(stage, states, setting, backend)
-    held = states.parameters + states.gradients + states.optimizer
-    always = states.casts + parts["buckets"] + parts["workspace"]
-    forward = parts["output layer"] + parts["communication"] + parts["loss"]
-    backward = parts["whole parameters"] + parts["whole gradients"] + parts["communication"] + stage.transient
-    if setting.micro_batches > 1 and backend.accumulated_bytes:
-        forward += parts["whole gradients"]
-    passing = max(forward, backward)
-    activations = stage.activations
-    first = held - states.optimizer + states.first_step + always
-    phases = (
-        Phase(name="init", allocated_bytes=first),
-        Phase(name="forward", allocated_bytes=first + activations + forward),
-        Phase(name="backward", allocated_bytes=first + activations + backward),
-        Phase(name="optimizer step", allocated_bytes=held + always + parts["optimizer step"]),
-        Phase(name="second step", allocated_bytes=held + always + activations + passing),
-    )
-    peak = max(phase.allocated_bytes for phase in phases)
-    # at an update's peak there are no activations: then all beside the states is temporaries
-    shown = activations if peak == phases[-1].allocated_bytes else 0
-    reserved = -(-peak * _allocator(setting, backend) // 1000)
-    lines = _arithmetic(stage, states, parts, setting, backend)
+def _explained(peak: Peak, setting: Setting, backend: Backend) -> StageFootprint:
+    named = zip(peak.phases._fields, peak.phases, strict=True)
     return StageFootprint(
-        stage=stage.number,
-        parameters_bytes=states.parameters,
-        gradients_bytes=states.gradients,
-        optimizer_bytes=states.optimizer,
-        activations_bytes=shown,
-        other_bytes=peak - held - shown,
-        allocated_bytes=peak,
-        reserved_bytes=reserved,
-        device_bytes=reserved + backend.runtime_bytes,
-        phases=phases,
-        arithmetic=(
-            *lines,
-            f"peak: {human_bytes(peak)}; reserved by the allocator: {_allocator(setting, backend) / 1000}"
-            f" times that = {human_bytes(reserved)}; with {human_bytes(backend.runtime_bytes)} outside it"
-            f" {human_bytes(reserved + backend.runtime_bytes)}",
-        ),
+        stage=peak.number,
+        parameters_bytes=peak.states.parameters,
+        gradients_bytes=peak.states.gradients,
+        optimizer_bytes=peak.states.optimizer,
+        activations_bytes=peak.activations_bytes,
+        other_bytes=peak.other_bytes,
+        allocated_bytes=peak.allocated_bytes,
+        reserved_bytes=peak.reserved_bytes,
+        device_bytes=peak.device_bytes,
+        phases=tuple(Phase(name=name.replace("_", " "), allocated_bytes=size) for name, size in named),
+        arithmetic=(*_states(peak, setting, backend), *_rest(peak, setting, backend)),
     )
 
 
-def _parts(stage: Stage, states: StateMemory, setting: Setting, backend: Backend) -> dict[str, int]:
-    """Everything beside states and activations, by name."""
-    updated = states.gradients // max(1, backend.states[setting.precision].gradient)
-    return {
-        "loss": buffers.loss_bytes(stage, setting, backend),
-        "output layer": buffers.gathered_bytes(stage, setting, backend, at_loss=True),
-        "whole parameters": buffers.gathered_bytes(stage, setting, backend, at_loss=False),
-        "whole gradients": buffers.reduced_bytes(stage, setting, backend),
-        "communication": buffers.communication_bytes(setting, backend),
-        "buckets": buffers.bucket_bytes(states.gradients, setting, backend),
-        "workspace": backend.workspace_bytes,
-        "optimizer step": updated * backend.step_bytes,
-    }
-
-
-def _allocator(setting: Setting, backend: Backend) -> int:
-    """Permille of what is in use; interleaved schedules may have a figure of their own."""
-    kinds = backend.reserved_permille
-    if setting.layout.virtual > 1 and f"{setting.allocator}-interleaved" in kinds:
-        return kinds[f"{setting.allocator}-interleaved"]
-    return kinds[setting.allocator]
-
-
-def _arithmetic(
-    stage: Stage, states: StateMemory, parts: dict[str, int], setting: Setting, backend: Backend
-) -> tuple[str, ...]:
-    held, trained = on_rank(stage.held, setting), on_rank(stage.trained, setting)
-    cost = backend.states[setting.precision]
+def _states(peak: Peak, setting: Setting, backend: Backend) -> tuple[str, ...]:
+    held, trained = on_rank(peak.stage.held, setting), on_rank(peak.stage.trained, setting)
+    cost, states = backend.states[setting.precision], peak.states
     over = f" over {setting.layout.dense_shards} ranks" if setting.layout.dense_shards > 1 else ""
-    beside = " + ".join(f"{human_bytes(size)} {name}" for name, size in parts.items() if size)
     return (
         f"parameters: {held.total:,} x {cost.parameter} B ({setting.precision.value}) ="
         f" {human_bytes(states.parameters)} (sharding {setting.sharding.value}{over})",
         f"gradients: {trained.total:,} x {cost.gradient} B = {human_bytes(states.gradients)}",
         f"optimizer: {setting.optimizer.value}, main copies {human_bytes(states.first_step)} + states"
         f" {human_bytes(states.optimizer - states.first_step)} = {human_bytes(states.optimizer)}",
-        f"activations: {stage.layers_in_flight} layers x micro-batches in flight = {human_bytes(stage.activations)};"
-        f" one layer's backward pass {human_bytes(stage.transient)}",
-        f"beside them: {beside}",
+    )
+
+
+def _rest(peak: Peak, setting: Setting, backend: Backend) -> tuple[str, ...]:
+    named = [("copies in the compute format", peak.states.casts), *zip(peak.parts._fields, peak.parts, strict=True)]
+    beside = ", ".join(f"{human_bytes(size)} {name.replace('_', ' ')}" for name, size in named if size)
+    return (
+        f"activations: {peak.stage.layers_in_flight} layers x micro-batches in flight ="
+        f" {human_bytes(peak.stage.activations)}; one layer's backward pass {human_bytes(peak.stage.transient)}",
+        f"beside them, each in its phase: {beside}",
+        f"peak: {human_bytes(peak.allocated_bytes)}; reserved by the allocator:"
+        f" {allocator_permille(setting, backend) / 1000} times that = {human_bytes(peak.reserved_bytes)}; with"
+        f" {human_bytes(backend.runtime_bytes)} outside it {human_bytes(peak.device_bytes)}",
     )

@@ -29,6 +29,14 @@ class Loss(StrEnum):
     SHARDED = "sharded"
 
 
+class Offload(StrEnum):
+    """What stands in main memory instead of the device's: gradients go with the optimizer that updates there."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    PARAMETERS = "parameters"
+
+
 CORE: frozenset[Recomputed] = frozenset({Recomputed.CORE_ATTENTION})
 
 
@@ -52,6 +60,7 @@ class Setting:
     dropout: bool = False
     loss: Loss = Loss.PLAIN
     allocator: str = "default"
+    offload: Offload = Offload.NONE
     expert_imbalance_permille: int = 1000
 
     @property

@@ -29,22 +29,29 @@ class Stage(NamedTuple):
 
 
 class _Layers(NamedTuple):
-    """What layers of one kind are, on one rank."""
+    """What layers of one kind are."""
 
     moe: bool
-    share: Share
+    held: Share
+    trained: Share
     memory: LayerMemory
 
 
 def stages(setting: Setting, backend: Backend) -> tuple[Stage, ...]:
     """All stages of a setting."""
+    model = setting.model
     kinds = [
-        _Layers(moe, count.layer(setting.model, moe=moe), layer_memory(setting, backend, moe=moe))
+        _Layers(
+            moe=moe,
+            held=count.layer(model, moe=moe).plus(count.adapters(model, moe=moe)),
+            trained=count.trainable_layer(model, moe=moe),
+            memory=layer_memory(setting, backend, moe=moe),
+        )
         for moe in (False, True)
-        if count.layers_of(setting.model, 0, setting.model.layers, moe=moe)
+        if count.layers_of(model, 0, model.layers, moe=moe)
     ]
-    cut = pieces(setting.model.layers, setting.layout, folded=setting.folded)
-    return tuple(_stage(index, chunks, kinds, setting, backend) for index, chunks in enumerate(cut))
+    cut = pieces(model.layers, setting.layout, folded=setting.folded)
+    return tuple(_stage(number, chunks, kinds, setting, backend) for number, chunks in enumerate(cut))
 
 
 def padded_vocab(setting: Setting, backend: Backend) -> int:
@@ -53,45 +60,56 @@ def padded_vocab(setting: Setting, backend: Backend) -> int:
     return -(-setting.model.vocab // multiple) * multiple
 
 
-def _stage(index: int, chunks: tuple[Piece, ...], kinds: list[_Layers], setting: Setting, backend: Backend) -> Stage:
-    model, layout = setting.model, setting.layout
-    flying = in_flight(setting.schedule, index, layout.pipeline, layout.virtual, setting.micro_batches)
-    held, trained, activations, layers = Share(), Share(), 0, 0
-    for chunk, micro_batches in zip(chunks, flying, strict=True):
-        stop = chunk.first + chunk.layers
-        held = held.plus(count.run(model, chunk.first, stop))
-        trained = trained.plus(count.trainable_run(model, chunk.first, stop))
-        activations += micro_batches * _kept(chunk, kinds, setting, backend)
-        layers += micro_batches * chunk.layers
+def _stage(number: int, chunks: tuple[Piece, ...], kinds: list[_Layers], setting: Setting, backend: Backend) -> Stage:
+    flying = in_flight(setting.schedule, number, setting.layout.pipeline, setting.layout.virtual, setting.micro_batches)
+    run = list(zip(chunks, flying, strict=True))
+    held, trained = _parameters(chunks, kinds, setting)
     ends = [end for chunk in chunks for end in _ends(chunk, setting, backend)]
     for share, trains in ends:
         held = held.plus(share)
         trained = trained.plus(share) if trains else trained
-    here = [kind for kind in kinds if any(_number(chunk, kind, setting) for chunk in chunks)]
+    here = [kind for kind in kinds if any(_layers(chunk, kind, setting) for chunk in chunks)]
     return Stage(
-        number=index,
+        number=number,
         held=held,
         trained=trained,
-        largest=max((kind.share for kind in here), key=lambda share: share.total, default=Share()),
-        end=max((share for share, _ in ends), key=lambda share: share.total, default=Share()),
+        largest=max((kind.held for kind in here), key=_size, default=Share()),
+        end=max((share for share, _ in ends), key=_size, default=Share()),
         has_head=any(chunk.head for chunk in chunks),
-        activations=activations,
+        activations=sum(batches * _kept(chunk, kinds, setting, backend) for chunk, batches in run),
         transient=max((k.memory.whole - k.memory.kept + k.memory.working for k in here), default=0),
-        layers_in_flight=layers,
+        layers_in_flight=sum(batches * chunk.layers for chunk, batches in run),
     )
 
 
-def _number(chunk: Piece, kind: _Layers, setting: Setting) -> int:
+def _parameters(chunks: tuple[Piece, ...], kinds: list[_Layers], setting: Setting) -> tuple[Share, Share]:
+    held, trained = Share(), Share()
+    for chunk in chunks:
+        for kind in kinds:
+            held = held.plus(kind.held.times(_layers(chunk, kind, setting)))
+            trained = trained.plus(kind.trained.times(_trained_layers(chunk, kind, setting)))
+    return held, trained
+
+
+def _size(share: Share) -> int:
+    return share.total
+
+
+def _layers(chunk: Piece, kind: _Layers, setting: Setting) -> int:
     return count.layers_of(setting.model, chunk.first, chunk.first + chunk.layers, moe=kind.moe)
+
+
+def _trained_layers(chunk: Piece, kind: _Layers, setting: Setting) -> int:
+    stop = chunk.first + chunk.layers
+    return count.layers_of(setting.model, min(stop, max(chunk.first, setting.model.frozen_layers)), stop, moe=kind.moe)
 
 
 def _kept(chunk: Piece, kinds: list[_Layers], setting: Setting, backend: Backend) -> int:
     """What one micro-batch leaves in a chunk. Layers below the first one that is trained keep nothing."""
-    stop = chunk.first + chunk.layers
-    first = min(stop, max(chunk.first, setting.model.frozen_layers))
-    total = sum(k.memory.kept * count.layers_of(setting.model, first, stop, moe=k.moe) for k in kinds)
-    mask = chunk.embedding and setting.dropout
-    return total + (hidden_bytes(setting, backend) // backend.element[setting.precision] if mask else 0)
+    total = sum(kind.memory.kept * _trained_layers(chunk, kind, setting) for kind in kinds)
+    if not (chunk.embedding and setting.dropout):
+        return total
+    return total + hidden_bytes(setting, backend) // backend.element[setting.precision]
 
 
 def _ends(chunk: Piece, setting: Setting, backend: Backend) -> list[tuple[Share, bool]]:

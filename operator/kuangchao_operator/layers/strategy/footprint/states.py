@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kuangchao_contracts.plan import Sharding
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration, StateCost
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.footprint.setting import Offload, Setting
 
 SHARDS_GRADIENTS = (Sharding.GRADIENTS, Sharding.FULL)
 
@@ -36,6 +36,8 @@ class StateMemory(NamedTuple):
     casts: int
     first_step: int
     """Of `optimizer`, what is there before the first step: states come with it."""
+    updated: int
+    """Parameters, not bytes: those that this rank updates."""
 
 
 def on_rank(share: Share, setting: Setting) -> Rank:
@@ -50,13 +52,17 @@ def state_memory(held: Share, trained: Share, setting: Setting, calibration: Cal
     cost = backend.states[setting.precision]
     states = calibration.optimizer_bytes[setting.optimizer] * cost.state_permille
     whole, train = on_rank(held, setting), on_rank(trained, setting)
+    if setting.offload is not Offload.NONE:
+        train = Rank(0, 0)
     main = divided(train, cost.main, setting, shard=setting.sharding is not Sharding.NONE)
+    kept = 0 if setting.offload is Offload.PARAMETERS else cost.parameter
     return StateMemory(
-        parameters=divided(whole, cost.parameter, setting, shard=setting.sharding is Sharding.FULL),
+        parameters=divided(whole, kept, setting, shard=setting.sharding is Sharding.FULL),
         gradients=divided(train, _gradient(cost, setting), setting, shard=setting.sharding in SHARDS_GRADIENTS),
         optimizer=main + divided(train, states, setting, shard=setting.sharding is not Sharding.NONE, permille=True),
         casts=divided(whole, cost.cast, setting, shard=setting.sharding is Sharding.FULL),
         first_step=main,
+        updated=divided(train, 1, setting, shard=setting.sharding is not Sharding.NONE),
     )
 
 
