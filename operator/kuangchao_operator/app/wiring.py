@@ -194,6 +194,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         sink,
         utc_now,
         PROCESS,
+        settings.audit_dir / "revocations.json",
         reissue=_reissue(tokens, loops, governance),
         wake=lambda uid: loops.wake(uid, hurry=True),
     )

@@ -36,8 +36,14 @@ class Revocations:
 
     def keys(self) -> frozenset[str]:
         """The same as keys of the ConfigMap."""
-        named = {"jti": self.tokens, "kid": self.kids, "job": self.jobs}
-        return frozenset(key_of(kind, name) for kind, names in named.items() for name in names)
+        return frozenset(self.entries())
+
+    def entries(self) -> dict[str, str]:
+        """The same as data of the ConfigMap."""
+        named = {"kid": self.kids, "job": self.jobs}
+        return {key_of("jti", name): str(until) for name, until in self.tokens.items()} | {
+            key_of(kind, name): "" for kind, names in named.items() for name in sorted(names)
+        }
 
 
 @dataclass(frozen=True, slots=True)

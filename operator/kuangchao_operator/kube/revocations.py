@@ -1,13 +1,16 @@
 """Follows the ConfigMap `kuangchao-revocations`: what people take back there is refused within two seconds.
 
 Refusing comes first and waits for nothing; then the issuer, the record and new tokens follow, each tried again at the
-next look until it is done. What cannot be read stays as it was last: an outage gives nobody anything back.
+next look until it is done. What cannot be read stays as it was last, also over a restart: neither an outage nor whoever deletes
+the list gives anything back.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Set
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from kuangchao_contracts import names
@@ -30,7 +33,7 @@ class RevocationKeeper:
     """Keeps fence and key set equal to the ConfigMap, and the ConfigMap free of what has expired.
 
     `reissue` has everything minted anew that a taken-back key or token may have been part of; `wake` is told the uid
-    of a job that was taken back or given back.
+    of a job that was taken back or given back. `mark` is a file that says what was in force and recorded last.
     """
 
     def __init__(
@@ -42,13 +45,16 @@ class RevocationKeeper:
         sink: AuditSink,
         clock: Callable[[], datetime],
         process: str,
+        mark: Path,
         *,
         reissue: Callable[[], Awaitable[None]],
         wake: Callable[[str], None],
     ) -> None:
         self._api, self._namespace, self._fence, self._trust, self._sink = api, namespace, fence, trust, sink
         self._clock, self._process, self._reissue, self._wake = clock, process, reissue, wake
-        self._now_in_force = Revocations()
+        self._mark = mark
+        self._marked = self._now_in_force = self._recall()
+        fence.take_back(self._now_in_force.tokens, self._now_in_force.jobs)
         self._who: dict[str, str] = {}
         self._asked: set[str] = set()
         self._denied: set[str] = set()
@@ -84,6 +90,31 @@ class RevocationKeeper:
                 await self._reissue()
         finally:
             await self._record()
+        self._remember()
+
+    def _recall(self) -> Revocations:
+        """What was in force when an earlier process recorded it."""
+        try:
+            kept = json.loads(self._mark.read_bytes())
+            return read(kept, self._clock().timestamp()).revocations
+        except FileNotFoundError:
+            return Revocations()
+        except (OSError, ValueError, AttributeError):
+            logger.warning("%s cannot be read: what is taken back now is recorded once more", self._mark.name)
+            return Revocations()
+
+    def _remember(self) -> None:
+        """Only what is recorded: a mark that is behind costs a second record at the next start, never one too few."""
+        if self._owed or self._marked == self._now_in_force:
+            return
+        part = self._mark.with_suffix(".part")
+        try:
+            part.write_text(json.dumps(self._now_in_force.entries()))
+            part.replace(self._mark)
+        except OSError as error:
+            self._say("mark", f"{self._mark.name} cannot be written: {error.strerror}")
+            return
+        self._marked = self._now_in_force
 
     def _refuse(self, reading: Reading, body: dict[str, Any]) -> None:
         for key, why in reading.malformed.items():

@@ -1,6 +1,7 @@
 """The keeper of revocations: refusing comes first and waits for nothing, the rest is tried until it is done."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ JTI, KID = "A" * 22, "k" * 43
 class World:
     """A ConfigMap, an issuer and a keeper between them."""
 
-    def __init__(self) -> None:
-        self.clock, self.fence, self.sink = Clock(), JobFence(), MemorySink()
+    def __init__(self, folder: Path) -> None:
+        self.mark = folder / "revocations.json"
+        self.clock, self.sink = Clock(), MemorySink()
         self.data: dict[str, str] | None = {}
         self.patches: list[dict[str, Any]] = []
         self.refusal: Exception | None = None
@@ -27,10 +29,14 @@ class World:
         self.issuer_denied: tuple[str, ...] = ()
         self.published: list[Jwks] = []
         self.reissued, self.woken = 0, list[str]()
+        self.start()
+
+    def start(self) -> None:
+        """An operator comes up."""
         anything: Any = self
-        self.trust = TrustLoop(anything, self._publish)
+        self.fence, self.trust = JobFence(), TrustLoop(anything, self._publish)
         self.keeper = RevocationKeeper(
-            anything, "system", self.fence, self.trust, self.sink, self.clock.moment, "operator",
+            anything, "system", self.fence, self.trust, self.sink, self.clock.moment, "operator", self.mark,
             reissue=self._reissue, wake=self.woken.append,
         )  # fmt: skip
 
@@ -88,8 +94,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 async def test_a_token_is_refused_recorded_once_and_everything_is_minted_anew(world: World) -> None:
@@ -200,3 +206,53 @@ async def test_nonsense_is_said_once_and_ignored(world: World, caplog: pytest.Lo
     assert world.fence.job_revoked("uid-1")
     assert len([r for r in caplog.records if "jti.short is ignored" in r.message]) == 1
     assert world.records() == [("token.revoke", "job.uid-1 by kubectl at T")]
+
+
+# ---- over restarts
+
+
+async def test_what_is_recorded_stays_in_force_over_a_restart_and_is_no_news(world: World) -> None:
+    world.data = {f"jti.{JTI}": "", "job.uid-1": "", "job.uid-2": ""}
+    await world.keeper.look()
+    world.data = None
+    world.start()
+    assert (world.fence.revoked(JTI), world.fence.job_revoked("uid-1")) == (True, True), "before anything is read"
+    await world.keeper.look()
+    assert world.fence.job_revoked("uid-1"), "whoever deletes the list gives nothing back"
+    world.data = {"job.uid-2": ""}
+    world.start()
+    await world.keeper.look()
+    assert (world.fence.job_revoked("uid-1"), world.fence.job_revoked("uid-2")) == (False, True)
+    assert [op for op, _ in world.records()] == ["token.revoke"] * 3 + ["token.restore"] * 2
+
+
+async def test_what_could_not_be_recorded_is_recorded_after_a_restart(world: World) -> None:
+    world.data, world.sink.broken = {"job.uid-1": ""}, True
+    await world.keeper.look()
+    world.sink.broken = False
+    for _ in range(2):
+        world.start()
+        await world.keeper.look()
+    assert world.records() == [("token.revoke", "job.uid-1 by kubectl at T")]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"job.uid-1": 7}'])
+async def test_a_mark_that_cannot_be_read_costs_a_record(world: World, content: str) -> None:
+    world.mark.write_text(content)
+    world.data = {"job.uid-1": ""}
+    world.start()
+    await world.keeper.look()
+    assert world.fence.job_revoked("uid-1")
+    assert [op for op, _ in world.records()] == ["token.revoke"]
+
+
+async def test_a_mark_that_cannot_be_written_is_said_and_holds_nothing_up(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.mark = tmp_path / "no" / "such" / "folder"
+    world.data = {"job.uid-1": ""}
+    world.start()
+    for _ in range(3):
+        await world.keeper.look()
+    assert world.fence.job_revoked("uid-1")
+    assert [r.message for r in caplog.records].count("folder cannot be written: No such file or directory") == 1
