@@ -1,8 +1,8 @@
 """Follows the ConfigMap `kuangchao-revocations`: what people take back there is refused within two seconds.
 
 Refusing comes first and waits for nothing; then the issuer, the record and new tokens follow, each tried again at the
-next look until it is done. What cannot be read stays as it was last, also over a restart: neither an outage nor whoever deletes
-the list gives anything back.
+next look until it is done. What cannot be read stays as it was last, also over a restart: neither an outage nor whoever
+deletes the list gives anything back.
 """
 
 import asyncio
