@@ -141,9 +141,21 @@ def test_exits_survive_an_operator_outage_in_the_termination_log() -> None:
     assert (failure.rank, failure.exit_code, failure.step, failure.pod) == (1, 7, 9, world.pod(1).name)
 
 
-def test_broken_termination_message_falls_back_to_the_exit_code() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        '[{"rank":',
+        "[" * 4_096,
+        f'[{{"rank": 1, "state": "Exited", "exitCode": 1, "step": 1{"0" * 400}}}]',
+        f'[{{"rank": 1, "state": "Exited", "exitCode": {2**64}}}]',
+        '[{"rank": 0, "state": "Exited", "exitCode": 1, "errorKind": "UserError"}]',
+    ],
+    ids=["torn", "deep", "step", "exit code", "another pod's rank"],
+)
+def test_broken_termination_message_falls_back_to_the_exit_code(message: str) -> None:
+    """Any process of the pod may have written it."""
     world = World().run()
-    world.change_pod(1, exit_code=139, phase="Failed", termination_message='[{"rank":')
+    world.change_pod(1, exit_code=139, phase="Failed", termination_message=message)
     world.turn()
     report = world.assessed[0].report
     assert (report.reason, report.failures[0].exit_code) == (Reason.RANK_EXITED, 139)

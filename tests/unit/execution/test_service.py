@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kuangchao_contracts.claims import SYSTEM, Claims, Grant
 from kuangchao_contracts.errors import (
     ConflictError,
     FutureEpochError,
+    InvalidInputError,
     PermissionDeniedError,
     RankMismatchError,
     StaleEpochError,
@@ -316,6 +318,27 @@ async def test_heartbeats_rebuild_the_gang_after_an_operator_restart() -> None:
     reply_of_last = await bench.service.join(worker(2), request(2))
     assert reply_of_last.ready
     assert reply_of_last.master_host == "h0"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"ranks": [{"rank": 2, "state": "Running", "step": 10**400}]},
+        {"ranks": [{"rank": 2, "state": "Exited", "exitCode": -(2**63)}]},
+        {"leaseOverdueSeconds": 2**64},
+        {"metrics": {"m" * 70_000: "1"}},
+    ],
+    ids=["step", "exit code", "seconds", "metrics"],
+)
+async def test_what_no_status_could_hold_is_refused_at_the_door(said: dict[str, Any]) -> None:
+    """Else every later write about the job would fail, and it would keep its devices for ever."""
+    bench = Bench()
+    await bench.service.heartbeat(worker(1), beat(1, RankReport(rank=2, state=RankState.RUNNING, step=7)))
+    wanted = HeartbeatRequest.model_validate({"join": request(1).wire(), "ranks": []} | said)
+    with pytest.raises(InvalidInputError):
+        await bench.service.heartbeat(worker(1), wanted)
+    (agent,) = bench.registry.agents(UID)
+    assert [report.step for report in agent.heartbeat.ranks] == [7]
 
 
 async def test_agent_with_a_new_token_but_an_old_join_is_told_to_join_again() -> None:

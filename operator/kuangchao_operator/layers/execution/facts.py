@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,6 +16,7 @@ from kuangchao_contracts.reasons import ConditionType
 from kuangchao_contracts.run import RankReport, RankState
 from kuangchao_operator.layers.execution.model import AgentFact, Claim, JobSnapshot, PodFact, Waiting
 
+MAX_NUMBER: Final = 2**53
 _REPORTS = TypeAdapter(tuple[RankReport, ...])
 
 
@@ -40,7 +42,8 @@ class Gang:
         """Reports of a pod's ranks: its last words when it has ended, its agent's newest heartbeat otherwise."""
         pod = self.pods.get(index)
         if pod is not None and pod.exit_code is not None:
-            last = last_words(pod.termination_message)
+            own = range(index * self.per_pod, (index + 1) * self.per_pod)
+            last = tuple(report for report in last_words(pod.termination_message) if report.rank in own)
             return last if pod.exit_code else self._all_well(index, last)
         return self._heard(index)
 
@@ -124,11 +127,20 @@ def ended_badly(report: RankReport) -> bool:
 
 
 def last_words(message: str) -> tuple[RankReport, ...]:
-    """Rank reports that an agent left in the termination log; () for anything else that is written there."""
+    """Rank reports that an agent left in the termination log; () for anything else that is written there.
+
+    Any process of the pod may write it: whatever it says must leave the job decidable.
+    """
     try:
-        return _REPORTS.validate_python(json.loads(message)) if message.startswith("[") else ()
-    except (ValueError, ValidationError):
+        reports = _REPORTS.validate_python(json.loads(message)) if message.startswith("[") else ()
+    except (ValueError, ValidationError, RecursionError):
         return ()
+    return reports if all(map(storable, reports)) else ()
+
+
+def storable(report: RankReport) -> bool:
+    """Whether a status can hold its numbers: a write with others would fail, and with it all else about the job."""
+    return max(report.step, abs(report.exit_code or 0)) <= MAX_NUMBER
 
 
 def waiting(job: TrainingJob) -> Waiting | None:

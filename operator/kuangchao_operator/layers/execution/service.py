@@ -16,7 +16,13 @@ from kuangchao_contracts.audit import AuditSink
 from kuangchao_contracts.audit import now as utc_now
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.checkpoint import CheckpointRef
-from kuangchao_contracts.errors import ConflictError, FutureEpochError, PermissionDeniedError, StaleEpochError
+from kuangchao_contracts.errors import (
+    ConflictError,
+    FutureEpochError,
+    InvalidInputError,
+    PermissionDeniedError,
+    StaleEpochError,
+)
 from kuangchao_contracts.ports.execution import ExecutionControl, LaunchRequest, StopRequest
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.run import (
@@ -31,6 +37,7 @@ from kuangchao_contracts.run import (
 )
 from kuangchao_operator.facts.store import JobStore
 from kuangchao_operator.layers.execution import notes
+from kuangchao_operator.layers.execution.facts import MAX_NUMBER, storable
 from kuangchao_operator.layers.execution.launcher import Launcher, PlanSource
 from kuangchao_operator.layers.execution.launchspec import launch_spec, newest_checkpoint
 from kuangchao_operator.layers.execution.registry import AgentRegistry
@@ -38,6 +45,8 @@ from kuangchao_operator.layers.execution.registry import AgentRegistry
 MAX_ATTEMPTS: Final = 1_024
 """Attempts whose launch spec is kept, so that a polling gang of a thousand pods reads its job once."""
 
+MAX_METRIC_NAMES: Final = 64 * 1024
+"""Characters of all names of metrics in one heartbeat."""
 JOIN_SECONDS: Final = 5.0
 """How long a join is held while the gang is incomplete: fewer calls and records than asking again and again, and the
 last pod to come starts all others at once. Well below the 10 s that an agent waits for an answer."""
@@ -130,6 +139,7 @@ class ExecutionService(ExecutionControl):
         claims = capability.claims
         _own_pod(capability, request.join)
         capability.require_ranks(r.rank for r in request.ranks)
+        _storable(request)
         stored = self._note(capability, request)
         if request.join.attempt != claims.att:
             return HeartbeatReply(attempt=claims.att, directive=Directive.REJOIN, notes_stored=stored)
@@ -195,6 +205,16 @@ class ExecutionService(ExecutionControl):
         if job is None or (capability.claims.pod is not None and job.metadata.uid != capability.claims.juid):
             return None
         return job
+
+
+def _storable(request: HeartbeatRequest) -> None:
+    """Raise InvalidInputError for what no status can hold."""
+    if not all(map(storable, request.ranks)) or (request.lease_overdue_seconds or 0) > MAX_NUMBER:
+        raise InvalidInputError("request.ranks", "(not shown)", "holds a number that no status can", MAX_NUMBER)
+    if sum(map(len, request.metrics)) > MAX_METRIC_NAMES:
+        raise InvalidInputError(
+            "request.metrics", "(not shown)", "has longer names than a status can", MAX_METRIC_NAMES
+        )
 
 
 def _own_pod(capability: Capability, join: JoinRequest) -> None:
