@@ -47,14 +47,23 @@ class TrustLoop:
         self._jwks = Jwks(keys=())
         self._denied: tuple[str, ...] = ()
         self._published: Trust | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     def jwks(self) -> Jwks:
         """The newest JWKS known here."""
         return self._jwks
 
     async def refresh(self) -> None:
-        """Read once, and publish when something changed. Raises what the issuer's client or `publish` raises."""
-        await self._take(await self._issuer.jwks())
+        """Read once, and publish when something changed. Raises what the issuer's client or `publish` raises.
+
+        Published is one after the other: else what was read earlier could be written over what came later.
+        """
+        self._trust(await self._issuer.jwks())
+        async with self._one_at_a_time:
+            trust = Trust(self._jwks, await self._issuer.ca(), self._policies.current, await self._issuer.audit_keys())
+            if trust != self._published:
+                await self._publish(trust)
+                self._published = trust
 
     async def deny(self, kid: str) -> None:
         """Refuse what a key signed: here at once, everywhere as soon as the issuer has answered and it is published.
@@ -63,20 +72,14 @@ class TrustLoop:
         """
         self._denied = (*(known for known in self._denied if known != kid), kid)
         self._trust(self._jwks)
-        await self._take(await self._issuer.deny(kid))
+        self._trust(await self._issuer.deny(kid))
+        await self.refresh()
 
     def _trust(self, jwks: Jwks) -> None:
         """Trust these keys less the denied ones, of which an issuer that was away may not know yet."""
         denied = dict.fromkeys((*jwks.denied, *self._denied))
         self._jwks = jwks.replace(denied=tuple(denied)[-MAX_DENIED:])
         self.keys.update(self._jwks)
-
-    async def _take(self, jwks: Jwks) -> None:
-        self._trust(jwks)
-        trust = Trust(self._jwks, await self._issuer.ca(), self._policies.current, await self._issuer.audit_keys())
-        if trust != self._published:
-            await self._publish(trust)
-            self._published = trust
 
     async def keep(self) -> None:
         """Refresh for ever."""
