@@ -1,0 +1,119 @@
+"""`kuangchao describe-model`: what belongs under `spec.model`, from code or from a published config.json. Offline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kuangchao_contracts.errors import InvalidInputError, UnavailableError
+from kuangchao_operator.cli.output import Format, Output, emit_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kuangchao_contracts.plan import ModelDescriptor
+
+MEASURE = "kuangchao_worker.tasks.measure"
+TIMEOUT_SECONDS = 600
+BAD_NAME = 2
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:FUNCTION|FILE.json",
+        help="A task, a function or class that makes a torch module, or a config.json of Hugging Face.",
+        show_default=False,
+    ),
+]
+
+
+def describe_model(
+    source: Source,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", help="Argument of the task, KEY=VALUE; again for more.")
+    ] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show what to write under spec.model; needs no cluster.
+
+    Code is imported in a process of its own and its model built on torch's meta device, so it needs no memory for it;
+    this needs the extra [worker]. A config.json needs nothing.
+
+    JSON: {model, parameters, trainableParameters, remark}
+    """
+    import pathlib
+
+    from kuangchao_operator.layers.strategy.memory import parameter_count, trainable_count
+
+    path = pathlib.Path(source)
+    model, remark = (_from_config(path), "") if path.suffix == ".json" else _from_code(source, arg or [])
+    wire = model.wire()
+    if output is Format.JSON:
+        emit_json(
+            {
+                "model": wire,
+                "parameters": parameter_count(model),
+                "trainableParameters": trainable_count(model),
+                "remark": remark,
+            }
+        )
+        return
+    print(_text(wire), end="")
+    typer.echo(f"{parameter_count(model):,} parameters, {trainable_count(model):,} of them trained", err=True)
+    if remark:
+        typer.echo(remark, err=True)
+
+
+def _from_config(path: Path) -> ModelDescriptor:
+    import json
+
+    from kuangchao_operator.layers.strategy.describe.huggingface import describe
+
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInputError(str(path), None, f"is no JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InvalidInputError(str(path), type(config).__name__, "is no JSON object")
+    return describe(config)
+
+
+def _from_code(name: str, args: list[str]) -> tuple[ModelDescriptor, str]:
+    import importlib.util
+    import json
+    import subprocess
+    import sys
+
+    from kuangchao_contracts.plan import MeasuredModel
+
+    bad = next((pair for pair in args if "=" not in pair), None)
+    if bad is not None:
+        raise InvalidInputError("--arg", bad, "is not KEY=VALUE", f"{bad}=VALUE")
+    if ":" not in name:
+        raise InvalidInputError("source", name, "is neither MODULE:FUNCTION nor a file that ends in .json")
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("needs torch", name="torch")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", MEASURE, name, *args],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"{name} did not make its model within {TIMEOUT_SECONDS} s") from None
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
+        if done.returncode == BAD_NAME:
+            raise InvalidInputError("source", name, last)
+        raise UnavailableError(f"{name} did not make its model: {last}")
+    answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return MeasuredModel.model_validate(answer["model"]), answer["remark"]
+
+
+def _text(wire: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump({"model": wire}, sort_keys=False)

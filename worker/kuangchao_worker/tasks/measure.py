@@ -1,0 +1,126 @@
+"""Measures a model without memory for it: `python -m kuangchao_worker.tasks.measure MODULE:FUNCTION [KEY=VALUE ...]`.
+
+Parameters and buffers are counted on torch's meta device, where tensors have a shape and no storage. What a forward
+pass keeps for the backward pass is counted there too, for a task, whose data says what a batch is. It must train nothing
+and never put a parameter on a device. The answer is one JSON object on standard output; what user code prints goes to
+standard error. Exit status 2: the name leads to no model.
+"""
+
+import contextlib
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kuangchao_contracts.plan import MeasuredModel
+from kuangchao_worker.tasks import Task, TaskNotFoundError, load_task
+
+BAD_NAME = 2
+META = torch.device("meta")
+UNKNOWN = "activations are not measured"
+
+
+def measure(name: str, args: Mapping[str, str]) -> tuple[MeasuredModel, str]:
+    """A model and a remark, "" when all was measured.
+
+    The name is that of a task, or of a function without parameters (or a class) that makes a module.
+    """
+    make = _function(name)
+    if make is None:
+        task = load_task(name, args)
+        with META:
+            module = task.model()
+        return _with_activations(_counted(module, name), task, module)
+    with META:
+        module = make()
+    if not isinstance(module, nn.Module):
+        raise TaskNotFoundError(f"{name!r} made {type(module).__name__}, neither a Task nor a module")
+    return _counted(module, name), f"{UNKNOWN}: a module alone does not say what a batch is, a task does"
+
+
+def kept_bytes(task: Task, module: nn.Module, samples: int) -> int:
+    """Bytes that a forward pass over so many samples keeps for the backward pass, beside parameters and buffers."""
+    batch = _on_meta(task.collate([task.dataset[number] for number in range(samples)]))
+    known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if _storage(tensor) not in known:
+            # the reference keeps the address from being used again
+            kept[_storage(tensor)] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        task.loss(module, batch)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def _counted(module: nn.Module, name: str) -> MeasuredModel:
+    """Shared parameters count once, as do buffers."""
+    parameters = list(module.parameters())
+    if not parameters:
+        raise TaskNotFoundError(f"{name!r}: the module has no parameters")
+    return MeasuredModel(
+        name=name,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
+    )
+
+
+def _with_activations(model: MeasuredModel, task: Task, module: nn.Module) -> tuple[MeasuredModel, str]:
+    """The difference of two samples and one: what does not grow with the batch is not the batch's."""
+    try:
+        each = kept_bytes(task, module, 2) - kept_bytes(task, module, 1)
+    except (NotImplementedError, RuntimeError, IndexError) as error:
+        # operations that look at values cannot run without them
+        return model, f"{UNKNOWN}: {type(error).__name__}: {str(error).splitlines()[0]}"
+    return model.replace(activation_bytes_per_sample=max(0, each)), ""
+
+
+def _function(name: str) -> Callable[[], Any] | None:
+    """The function when it takes no arguments; None for what must be a task."""
+    module_name, _, function_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), function_name, None)
+    except (ModuleNotFoundError, ValueError):
+        return None
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    if not inspect.isfunction(found) or inspect.signature(found).parameters:
+        return None
+    return found
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - on the meta device no other identity exists
+
+
+def _on_meta(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.to(META)
+    if isinstance(batch, dict):
+        return {key: _on_meta(value) for key, value in batch.items()}
+    return type(batch)(map(_on_meta, batch)) if isinstance(batch, list | tuple) else batch
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print."""
+    name, args = arguments[0], dict(pair.partition("=")[::2] for pair in arguments[1:])
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            model, remark = measure(name, args)
+    except TaskNotFoundError as error:
+        sys.stderr.write(f"{error}\n")
+        return BAD_NAME
+    sys.stdout.write(json.dumps({"model": model.wire(), "remark": remark}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
