@@ -33,7 +33,7 @@ def plan(
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show the plan of a job, or why there is none; needs no cluster.
+    """Show a job's plan, or why there is none; needs no cluster.
 
     The memory estimate comes with its arithmetic. `kubectl get resourcepools,resourcedescriptors -o json` makes a
     file for --resources. Exits 3 when infeasible.

@@ -1,9 +1,9 @@
 """Measures a model without memory for it: `python -m kuangchao_worker.tasks.measure MODULE:FUNCTION [KEY=VALUE ...]`.
 
 Parameters and buffers are counted on torch's meta device, where tensors have a shape and no storage. What a forward
-pass keeps for the backward pass is counted there too, for a task, whose data says what a batch is. It must train nothing
-and never put a parameter on a device. The answer is one JSON object on standard output; what user code prints goes to
-standard error. Exit status 2: the name leads to no model.
+pass keeps for the backward pass is counted there too, for a task, whose data says what a batch is. It must train
+nothing and never put a parameter on a device. The answer is one JSON object on standard output; what user code prints
+goes to standard error. Exit status 2: the name leads to no model.
 """
 
 import contextlib
