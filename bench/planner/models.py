@@ -118,9 +118,10 @@ def _learned_positions(row: Row, name: str) -> bool:
 
 
 def _latent(row: Row, name: str) -> LatentAttention | None:
-    if "multi-latent-attention" in row.notes:
+    known = next((latent for word, latent in _LATENT.items() if word in name), None)
+    if known is None and "multi-latent-attention" in row.notes:
         return _MEGATRON_LATENT
-    return next((latent for word, latent in _LATENT.items() if word in name), None)
+    return known
 
 
 def _experts(row: Row, name: str) -> Experts | None:

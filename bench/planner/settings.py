@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench.planner.models import UnsupportedRowError, has_dropout, model_of
 from bench.planner.rows import Row
-from bench.planner.sources import Source, source_of
+from bench.planner.sources import Source, Split, source_of
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, outer
 from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
@@ -133,9 +133,9 @@ def _batch(row: Row, source: Source, layout: Layout) -> tuple[int, int]:
         micro = source.micro_batch or 1
     if batch is None:
         return micro, layout.pipeline
-    if source.split_batch and layout.pipeline > 1:
-        parts = min(micro, layout.pipeline)
-        return max(1, micro // parts), max(1, parts * batch // (micro * layout.data))
+    if source.split is not Split.NOT and layout.pipeline > 1:
+        parts = min(micro, layout.pipeline if source.split is Split.STAGES else 2)
+        return micro // parts, max(1, parts * batch // (micro * layout.data))
     return micro, max(1, batch // (micro * layout.data))
 
 

@@ -13,7 +13,7 @@ The memory figure of a row is, by source:
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 from bench.planner.rows import Row
 
@@ -25,6 +25,16 @@ class Figure(StrEnum):
     LAST_STAGE = "last stage"
     RESERVED = "reserved"
     FORMULA = "formula"
+
+
+class Split(Enum):
+    """Into how many micro-batches a pipeline cuts the batch that `mbs` states."""
+
+    NOT = auto()
+    STAGES = auto()
+    """As many as there are stages: torchtitan's default."""
+    TWO = auto()
+    """Two, as Galvatron's profiler does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +54,13 @@ class Source:
     """The framework's default."""
     recompute: str = ""
     """The framework's default."""
-    split_batch: bool = False
-    """Whether a pipeline cuts `mbs` into as many micro-batches as it has stages."""
+    split: Split = Split.NOT
 
 
 SOURCES = (
-    Source("llama3_h100_202412", "torchtitan-2024", Figure.RESERVED, allocator="expandable", split_batch=True),
-    Source("pytorch/torchtitan#", "torchtitan-2024", Figure.RESERVED, split_batch=True),
-    Source("pytorch/torchtitan", "torchtitan", Figure.RESERVED, allocator="expandable", split_batch=True),
+    Source("llama3_h100_202412", "torchtitan-2024", Figure.RESERVED, allocator="expandable", split=Split.STAGES),
+    Source("pytorch/torchtitan#", "torchtitan-2024", Figure.RESERVED, split=Split.STAGES),
+    Source("pytorch/torchtitan", "torchtitan", Figure.RESERVED, allocator="expandable", split=Split.STAGES),
     Source("calculon", "megatron-2022", Figure.FORMULA, allocator="expandable"),
     Source("Megatron-LM:tests", "megatron", Figure.LAST_STAGE),
     Source("Megatron-LM#", "megatron", Figure.ALLOCATED),
@@ -62,7 +71,7 @@ SOURCES = (
     Source("Megatron-Bridge", "megatron-bridge", Figure.LAST_STAGE, fused_loss=True),
     Source("llm-foundry", "fsdp1", Figure.RESERVED, fused_loss=True),
     Source("VIA-Research/vTrain", "megatron", Figure.ALLOCATED, open_recompute=True),
-    Source("Galvatron", "galvatron", Figure.ALLOCATED, split_batch=True),
+    Source("Galvatron", "galvatron", Figure.ALLOCATED, split=Split.TWO),
     Source("DeepSpeed", "deepspeed", Figure.ALLOCATED),
     Source("llama-cookbook", "fsdp1", Figure.RESERVED, micro_batch=4, recompute="full"),
 )

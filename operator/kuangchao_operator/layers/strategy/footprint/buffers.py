@@ -56,7 +56,7 @@ def communication_bytes(setting: Setting, backend: Backend) -> int:
     hidden = hidden_bytes(setting, backend)
     total = 2 * hidden if layout.pipeline > 1 else 0
     if layout.sequence and layout.tensor > 1:
-        total += hidden * layout.tensor
+        total += hidden * layout.tensor * backend.sequence_buffers
     if layout.context > 1:
         width = heads(setting.model)
         total += -(-2 * setting.tokens * (width.key + width.value) * element // layout.tensor)

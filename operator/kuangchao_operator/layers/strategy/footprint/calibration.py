@@ -62,6 +62,8 @@ class Backend(Contract):
     """Whether a stage of a pipeline keeps its parameters whole between micro-batches under full sharding."""
     accumulated_bytes: Small = 0
     """For each parameter: whole gradients that stay while micro-batches accumulate under sharded gradients."""
+    sequence_buffers: Small = 1
+    """Whole hidden states that sequence parallelism gathers into."""
     bucket_bytes: Bytes = 0
     """Fixed buckets of the gradient reduction."""
     bucket_permille: Permille = 0
