@@ -32,7 +32,7 @@ class Row:
         """A cell as a whole number, None where it is empty or no number."""
         try:
             return int(float(self.text(name)))
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
     def real(self, name: str) -> float | None:

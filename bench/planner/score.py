@@ -5,6 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from bench.planner.models import UnsupportedRowError
 from bench.planner.rows import Row
 from bench.planner.settings import settings_of
@@ -75,6 +77,10 @@ def answer(row: Row, calibration: Calibration) -> Answer:
         tried = [peaks(setting, calibration) for setting in settings_of(row)]
     except (UnsupportedRowError, ImpossibleLayoutError) as error:
         return Answer(row=row, stages=(), feasible=None, reason=f"unsupported: {error}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return Answer(row=row, stages=(), feasible=None, reason=f"unsupported: {where}: {first['msg']}")
     memory = _device_bytes(row)
     if memory is None:
         return Answer(row=row, stages=tried[0], feasible=True, reason="no device memory stated: nothing to exceed")

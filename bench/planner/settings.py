@@ -23,6 +23,7 @@ _SHARDING = {
     "none": Sharding.NONE,
     "": Sharding.NONE,
 }
+_POSITIVE = ("seq", "tp", "pp", "cp", "ep", "dp", "mbs", "gbs")
 _OFFLOAD = {"cpu_offload(opt)": Offload.OPTIMIZER, "cpu_offload(param,opt)": Offload.PARAMETERS}
 _SELECTIVE = {"selective": CORE, "selective_op": frozenset({Recomputed.OPERATORS})}
 _MOST = frozenset(Recomputed) - {Recomputed.OPERATORS}
@@ -34,6 +35,10 @@ _HALF_MOMENTS = ("deepseek", "moonlight", "kimi")
 
 def settings_of(row: Row) -> tuple[Setting, ...]:
     """Settings to try, the one that the row means first. Raises UnsupportedRowError."""
+    for name in _POSITIVE:
+        value = row.whole(name)
+        if value is not None and value < 1:
+            raise UnsupportedRowError(f"{name}={value} is no size")
     source, model = source_of(row), model_of(row)
     first = _setting(row, source, model)
     text = row.text("recompute").lower()

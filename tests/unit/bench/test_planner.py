@@ -10,8 +10,11 @@ from bench.planner.rows import COLUMNS, Row, read
 from bench.planner.score import answer, summary
 from bench.planner.settings import settings_of
 from bench.planner.sources import Figure, source_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding
+from kuangchao_operator.layers.strategy.footprint.setting import Loss
 from kuangchao_operator.layers.strategy.footprint.shipped import load
 
 PLAIN = {
@@ -66,6 +69,9 @@ def test_open_columns_are_the_planners_to_fill_where_the_source_means_it_so() ->
         ({"hidden": ""}, "unsupported: not stated: hidden"),
         ({"mbs": ""}, "unsupported: not stated: mbs"),
         ({"tp": ""}, "unsupported: not stated: tp"),
+        ({"dp": "0"}, "unsupported: dp=0 is no size"),
+        ({"layers": "0"}, "unsupported: layers: Input should be greater than or equal to 1"),
+        ({"pp": "16"}, "unsupported: 12 layers are too few for 16 pieces"),
         ({"seq": ""}, "unsupported: not stated: seq"),
         ({"shard": "zero3+nvme"}, "unsupported: sharding zero3+nvme is not built"),
         ({"recompute": "half"}, "unsupported: recompute half is not built"),
@@ -78,6 +84,28 @@ def test_what_cannot_be_estimated_is_said_and_never_called_feasible(changes: dic
     assert found.feasible is None
     assert found.reason.startswith(reason)
     assert found.record()["allocatedGiB"] is None
+
+
+SIZES = ("layers", "heads", "ffn", "seq", "experts", "tp", "pp", "cp", "ep", "dp", "vp", "mbs", "gbs", "vocab")
+
+
+@given(
+    sizes=st.fixed_dictionaries(
+        {name: st.sampled_from(["", "0", "1", "2", "3", "8", "-1", "1e9", "x"]) for name in SIZES}
+    )
+)
+def test_whatever_numbers_a_row_has_it_gets_an_answer(sizes: dict[str, str]) -> None:
+    found = answer(row(**sizes), load())
+    assert found.reason
+    assert (found.feasible is None) == (found.allocated is None)
+
+
+def test_every_framework_answers_for_every_precision_loss_and_allocator() -> None:
+    for backend in load().backends.values():
+        assert set(backend.states) == set(backend.element) == set(backend.linear_input) == set(Precision)
+        assert set(backend.logit_bytes) == set(Loss)
+        assert {"default", "expandable"} <= set(backend.reserved_permille)
+        assert backend.source
 
 
 def test_a_row_without_results_is_answered_and_not_scored() -> None:
