@@ -108,8 +108,7 @@ class GateServer:
         token, op = bearer(request), request.match_info["op"]
         await self._admit(request, token, op, opid)
         async with asyncio.timeout(self._body_seconds):
-            body = await request.read()
-        envelope = _envelope(body)
+            envelope = _envelope(await _body(request))
         answer = await self._gate.call_wire(token, op, envelope.resource, envelope.request, opid)
         return web.json_response(answer.wire())
 
@@ -133,6 +132,13 @@ def bearer(request: web.Request) -> str | None:
     headers = request.headers.getall("Authorization", [])
     match = _BEARER.fullmatch(headers[0]) if len(headers) == 1 else None
     return match[1] if match else None
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except ConnectionError:  # the caller went away; that is no fault of ours
+        raise e.InvalidInputError("body", "(not shown)", "ended before its end") from None
 
 
 def _envelope(body: bytes) -> CallEnvelope:

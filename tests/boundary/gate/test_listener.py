@@ -181,3 +181,28 @@ async def test_what_is_no_http_is_not_quoted(world: World, caplog: pytest.LogCap
     assert "no HTTP from 127.0.0.1" in caplog.text
     assert "eyJ" not in caplog.text
     assert not [entry for entry in caplog.records if entry.levelno > logging.DEBUG]
+
+
+@pytest.mark.parametrize(
+    ("sent", "more"),
+    [
+        (head("Content-Length: 100") + b"{", b""),
+        (head("Transfer-Encoding: chunked") + b"1\r\n{\r\n", b""),
+        (head("Transfer-Encoding: chunked") + b"1\r\n{\r\n", b"no chunk\r\n"),
+    ],
+    ids=["length", "chunks", "no chunk"],
+)
+async def test_who_goes_away_within_a_body_is_no_fault_of_ours(
+    world: World, caplog: pytest.LogCaptureFixture, sent: bytes, more: bytes
+) -> None:
+    """Else anybody could fill the log with our traces."""
+    sent = sent.replace(b"\r\n\r\n", f"\r\nAuthorization: Bearer {await token(world)}\r\n\r\n".encode(), 1)
+    async with secure(world) as (_, writer):
+        writer.write(sent)
+        assert await world.call("execution.join", await token(world), JOIN.wire())
+        writer.write(more)
+        assert await world.call("execution.join", await token(world), JOIN.wire())
+        writer.transport.abort()
+        assert await world.call("execution.join", await token(world), JOIN.wire())
+    await world.server.stop()
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
