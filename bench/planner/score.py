@@ -14,6 +14,7 @@ from bench.planner.sources import Figure, source_of
 from kuangchao_operator.layers.strategy.footprint.budget import judge
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError
+from kuangchao_operator.layers.strategy.footprint.legality import contradiction
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak, peaks
 
 GIB = 2**30
@@ -74,13 +75,17 @@ class Answer:
 def answer(row: Row, calibration: Calibration) -> Answer:
     """The answer for one row; a row that cannot be estimated has no figures and a reason."""
     try:
-        tried = [peaks(setting, calibration) for setting in settings_of(row)]
+        settings = settings_of(row)
+        tried = [peaks(setting, calibration) for setting in settings]
     except (UnsupportedRowError, ImpossibleLayoutError) as error:
         return Answer(row=row, stages=(), feasible=None, reason=f"unsupported: {error}")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         return Answer(row=row, stages=(), feasible=None, reason=f"unsupported: {where}: {first['msg']}")
+    broken = contradiction(settings[0], row.whole("gpus"))
+    if broken is not None:
+        return Answer(row=row, stages=tried[0], feasible=False, reason=broken.message)
     memory = _device_bytes(row)
     if memory is None:
         return Answer(row=row, stages=tried[0], feasible=True, reason="no device memory stated: nothing to exceed")

@@ -134,6 +134,12 @@ def test_like_is_compared_with_like() -> None:
     assert titan.figure() == titan.reserved > titan.allocated
 
 
+def test_a_layout_that_cannot_be_is_refused_whatever_its_memory() -> None:
+    found = answer(row(gpus="12"), load())
+    assert found.feasible is False
+    assert found.reason.startswith("devices=12 is not tensor 1 x pipeline 4")
+
+
 def test_a_small_device_is_refused_with_the_numbers() -> None:
     found = answer(row(gpu_mem_gb="2"), load())
     assert found.feasible is False
