@@ -28,6 +28,8 @@ OPERATION: Final = "token.exchange"
 KNOWN_SECONDS: Final = 600.0
 """How long an account token counts as known: longer than from one renewal of a bundle to the next."""
 KNOWN_ENTRIES: Final = 16_384
+APART_SECONDS: Final = 0.5
+"""Between two exchanges of one account token: each costs API server and issuer, and no agent of ours is so hasty."""
 _SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -122,6 +124,7 @@ class AccountExchange:
         self._reviews, self._pods, self._fence, self._tokens = reviews, pods, fence, tokens
         self._sink, self._clock, self._process, self._limits = sink, clock, process, limits
         self._monotonic, self._entitled_before = monotonic, ExpiringCache[bool](KNOWN_ENTRIES)
+        self._asked_just_now = ExpiringCache[bool](KNOWN_ENTRIES)
 
     async def exchange(self, token: str | None, opid: str, address: str | None) -> TokenBundle:
         """The bundle of the pod that the account token is bound to, with tokens that name its uid.
@@ -146,9 +149,12 @@ class AccountExchange:
         return bundle
 
     async def _review(self, token: str, address: str | None) -> AccountReview:
-        known = self._entitled_before.get(digest(token), self._monotonic()) is not None
-        if not known and self._limits.exhausted(address):
+        key, now = digest(token), self._monotonic()
+        if self._asked_just_now.get(key, now):
+            raise e.ExchangeDeniedError("the account token was here a moment ago")
+        if not self._entitled_before.get(key, now) and self._limits.exhausted(address):
             raise e.ExchangeDeniedError("too many failures from this address")
+        self._asked_just_now.put(key, True, now + APART_SECONDS)
         review = await self._reviews.review(token)
         if not review.authenticated:
             self._limits.failed(address, e.InvalidSignatureError("nobody's account token"))

@@ -1,5 +1,6 @@
 """Who may exchange an account token for a bundle: one pod that is entitled, and every way not to be."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,14 @@ import pytest
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import Decision, Stage
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
-from kuangchao_operator.gate.accounts import KNOWN_SECONDS, AccountExchange, AccountReview, WorkerPod, entitle
+from kuangchao_operator.gate.accounts import (
+    APART_SECONDS,
+    KNOWN_SECONDS,
+    AccountExchange,
+    AccountReview,
+    WorkerPod,
+    entitle,
+)
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.limits import BURST, FailureLimits
 from kuangchao_operator.gate.minting import JobRef, PodRef
@@ -168,11 +176,12 @@ async def test_a_revoked_job_gets_nothing(world: World) -> None:
 
 async def test_a_flood_of_tokens_that_nobody_knows_costs_no_more_reviews(world: World) -> None:
     world.review_answer = AccountReview()
-    for _ in range(int(BURST) + 5):
+    for number in range(int(BURST) + 5):
+        world.token = f"forged.{number}.x"
         with pytest.raises(e.ExchangeDeniedError):
-            await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+            await world.exchange.exchange(world.token, "op-1", "10.0.0.1")
     assert world.reviewed == BURST
-    world.review_answer = REVIEW
+    world.review_answer, world.token = REVIEW, TOKEN
     with pytest.raises(e.ExchangeDeniedError):
         await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
     assert await world.exchange.exchange(TOKEN, "op-1", "10.0.0.2"), "others are not concerned"
@@ -187,7 +196,22 @@ async def test_a_pod_that_had_its_bundle_renews_it_behind_the_address_of_a_flood
             await world.exchange.exchange(world.token, "op-1", "10.0.0.1")
     assert world.reviewed == 1 + BURST
     world.review_answer, world.token = REVIEW, TOKEN
+    world.now += APART_SECONDS
     assert await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
     world.now += KNOWN_SECONDS
     with pytest.raises(e.ExchangeDeniedError):
         await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+async def test_one_account_token_costs_no_more_than_two_reviews_a_second(world: World, deleting: bool) -> None:
+    """Whoever holds a good one must not keep API server and issuer busy with it."""
+    world.pod = replace(POD, deleting=deleting)
+    for _ in range(3):
+        for _ in range(5):
+            with contextlib.suppress(e.ExchangeDeniedError):
+                await world.exchange.exchange(TOKEN, "op-1", "10.0.0.1")
+        world.now += APART_SECONDS
+    assert world.reviewed == 3
+    assert len(world.minted) == (0 if deleting else 3)
+    assert len(world.sink.records) == 15, "each answer is on record"
