@@ -79,7 +79,7 @@ def revocations(
         return
     print(table(COLUMNS, [(e["kind"], e["id"], _time(e["until"]), e["by"]) for e in found]))
     for key, why in reading.malformed.items():
-        typer.echo(f"{key} is ignored: {why}", err=True)
+        typer.echo(f"{key} {why}", err=True)
 
 
 def _entry(key: str, until: int | None, by: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What people take back, as they write it into the ConfigMap `kuangchao-revocations`: text in, values out. Pure.
 
 Keys are `jti.<token id>` (value: unix seconds until which it could be used, or nothing), `kid.<key id>` and
-`job.<uid>`. What cannot be read is named and left out; it never keeps the rest from being applied.
+`job.<uid>`. A key that cannot be read is named and left out, a value that cannot be read is as none; neither keeps the
+rest from being applied.
 """
 
 import re
@@ -54,7 +55,7 @@ class Reading:
     stamps: Mapping[str, str]
     expired: frozenset[str]
     malformed: Mapping[str, str]
-    """Keys that are left out, and why."""
+    """Keys with a fault: what became of them, and why."""
 
 
 def key_of(kind: str, name: str) -> str:
@@ -81,9 +82,10 @@ def read(data: Mapping[str, str], now: float) -> Reading:
         until = value.strip()
         problem = fault(kind, name)
         if problem is None and kind == "jti" and until and _UNTIL.fullmatch(until) is None:
-            problem = "has a value that is no time in unix seconds"
+            # which token is meant is plain, so a slip in its time must not leave it good
+            malformed[key], until = "has a value that is no time in unix seconds: taken back from now on", ""
         if problem is not None:
-            malformed[key] = problem
+            malformed[key] = f"is ignored: {problem}"
         elif kind != "jti":
             named[kind].add(name)
         elif until and int(until) + KEPT_SECONDS <= now:

@@ -118,7 +118,7 @@ class RevocationKeeper:
 
     def _refuse(self, reading: Reading, body: dict[str, Any]) -> None:
         for key, why in reading.malformed.items():
-            self._say(key, f"{names.REVOCATIONS}: key {printable(key, 128)} is ignored: {why}")
+            self._say(key, f"{names.REVOCATIONS}: key {printable(key, 128)} {why}")
         before, now = self._now_in_force, reading.revocations
         if now == before:
             return
