@@ -25,6 +25,8 @@ from kuangchao_operator.kube.client import MERGE, KubeApi, NotFoundError, Refuse
 
 LOOK_SECONDS: Final = 1.0
 MAX_OWED: Final = 4_096
+RECORDED_AT_ONCE: Final = 64
+"""Records of one look: what is taken back next must not wait until thousands before it are on disk."""
 MAX_SAID: Final = 1_024
 logger = logging.getLogger(__name__)
 
@@ -167,11 +169,15 @@ class RevocationKeeper:
             )
             if len(self._owed) < MAX_OWED:
                 self._owed.append(record)
+            else:
+                self._say(
+                    "owed", f"more than {MAX_OWED} revocations wait for a record; the API server's log has the rest"
+                )
 
     async def _record(self) -> None:
-        while self._owed:
+        for record in self._owed[:RECORDED_AT_ONCE]:
             try:
-                await self._sink.durable(self._owed[0])
+                await self._sink.durable(record)
             except AuditUnavailableError as error:
                 self._say("record", f"revocations are in force and not recorded yet: {error}")
                 return

@@ -10,7 +10,7 @@ from kuangchao_contracts.errors import ConflictError, UnavailableError
 from kuangchao_contracts.keys import Jwks
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.trust import TrustLoop
-from kuangchao_operator.kube.revocations import RevocationKeeper
+from kuangchao_operator.kube.revocations import MAX_OWED, RECORDED_AT_ONCE, RevocationKeeper
 from tests.unit.authority.kit import Clock, MemorySink
 
 JTI, KID = "A" * 22, "k" * 43
@@ -206,6 +206,22 @@ async def test_nonsense_is_said_once_and_ignored(world: World, caplog: pytest.Lo
     assert world.fence.job_revoked("uid-1")
     assert len([r for r in caplog.records if "jti.short is ignored" in r.message]) == 1
     assert world.records() == [("token.revoke", "job.uid-1 by kubectl at T")]
+
+
+async def test_thousands_are_refused_at_once_and_recorded_bit_by_bit(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is taken back next must not wait for them."""
+    jobs = {f"job.uid-{number}": "" for number in range(MAX_OWED + 1)}
+    world.data = jobs
+    await world.keeper.look()
+    assert all(world.fence.job_revoked(key.removeprefix("job.")) for key in jobs)
+    assert len(world.records()) == RECORDED_AT_ONCE
+    assert "wait for a record" in caplog.text
+    for _ in range(MAX_OWED // RECORDED_AT_ONCE):
+        await world.keeper.look()
+    assert len(world.records()) == MAX_OWED
+    assert world.mark.exists()
 
 
 # ---- over restarts
