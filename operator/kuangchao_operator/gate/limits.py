@@ -29,7 +29,6 @@ UNPROVEN: Final[frozenset[type[e.KuangchaoError]]] = frozenset(
         e.TokenTooLargeError,
         e.UnexpectedHeaderError,
         e.UnknownKeyError,
-        e.UnknownOperationError,
     }
 )
 """Refusals before the signature was found good. All others name their subject and cost the caller a token of ours."""
