@@ -127,6 +127,7 @@ def test_effort_grows_no_faster_than_size(shape: Callable[[int], bytes]) -> None
 
 @pytest.mark.parametrize("length", [MAX_TOKEN_BYTES + 1, 100_000, 10_000_000])
 def test_what_is_too_large_costs_nothing(length: int) -> None:
+    effort("a")  # what is done but once in a process is not the length's fault
     assert effort("a" * length) <= effort("a" * (MAX_TOKEN_BYTES + 1))
     with pytest.raises(e.TokenTooLargeError):
         parse_strict(b64(HEADER) + "." + "A" * length)
