@@ -21,11 +21,12 @@ class NoRenewal(World):
 
 def test_a_revoked_job_is_suspended_at_once_and_without_a_drain() -> None:
     world = World().run()
+    pods = tuple(sorted(world.pods))
     world.facts["revoked"] = True
     world.settle()
     assert (world.status.phase, world.reason(C.SUSPENDED)) == (Phase.SUSPENDED, Reason.REVOKED)
     assert (world.status.attempt, world.pods, world.claim()) == (2, {}, None)
-    assert [stop.drain for stop in world.actions(Stop)] == [False]
+    assert [(stop.drain, stop.overdue) for stop in world.actions(Stop)] == [(False, pods)], "no time is left to them"
     assert "kuangchao-revocations" in world.condition(C.READY).message
     assert Reason.REVOKED in [event.reason for event in world.actions(Emit)]
 
@@ -53,6 +54,7 @@ def test_a_drain_that_goes_on_ends_with_the_revocation() -> None:
     world.facts["revoked"] = True
     world.settle()
     assert (world.holds(C.SUSPENDED), world.reason(C.SUSPENDED), world.status.attempt) == (True, Reason.REVOKED, 2)
+    assert world.actions(Stop)[-1].overdue == tuple(sorted(world.pods)), "what was left of their time is taken"
 
 
 def test_a_revoked_job_that_waits_leaves_the_queue() -> None:

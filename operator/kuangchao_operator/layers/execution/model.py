@@ -175,8 +175,8 @@ class Stop(Contract):
     force: tuple[str, ...] = ()
     """Names of pods to delete without grace: their node is gone."""
     overdue: tuple[str, ...] = ()
-    """Names of pods that outran fault.terminationSeconds on a live node: delete with a grace of 1 s, so that the
-    kubelet still confirms their end before the devices are used again."""
+    """Names of pods that outran fault.terminationSeconds on a live node, or whose job is revoked: delete with a grace
+    of 1 s, so that the kubelet still confirms their end before the devices are used again."""
     drain: bool = False
     """Their last checkpoint is still to come, so the attempt stays open and the tokens stay until they are gone."""
 

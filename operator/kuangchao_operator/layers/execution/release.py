@@ -13,13 +13,14 @@ from kuangchao_operator.layers.execution.model import PodFact, Reclaim, Stop
 def stop(draft: Draft, pods: tuple[PodFact, ...], reason: Reason, message: str = "", *, drain: bool = False) -> None:
     """Ask that these pods end; harder for pods whose node is gone or that outran fault.terminationSeconds.
 
+    Pods of a revoked job get no time: they have nothing to save, and what they run may be what the job was revoked for.
     `drain`: their attempt is still open, so that they can commit a last checkpoint.
     """
     if not pods:
         return
-    late = not drain and _late(draft)
+    late, revoked = not drain and _late(draft), reason is Reason.REVOKED
     force = tuple(sorted(p.name for p in pods if _lost(draft, p)))
-    overdue = tuple(sorted(p.name for p in pods if late and p.deleting and p.name not in force))
+    overdue = tuple(sorted(p.name for p in pods if (revoked or (late and p.deleting)) and p.name not in force))
     draft.wake(limits.TICK)
     if not force and not overdue and all(p.deleting for p in pods):
         return
