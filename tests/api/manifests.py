@@ -73,7 +73,11 @@ def full_task_job() -> Object:
 def full_command_job() -> Object:
     """A TrainingJob with `command` and a transformer."""
     model = {"kind": "transformer", "name": "t", "layers": 2, "hidden": 64, "heads": 4, "kvHeads": 2, "headDim": 16,
-             "ffn": 128, "vocab": 100, "gatedFfn": True, "tiedEmbeddings": False}  # fmt: skip
+             "ffn": 128, "vocab": 100, "gatedFfn": True, "tiedEmbeddings": False, "norm": "layer", "bias": "qkv",
+             "learnedPositions": 8, "maxSequence": 8, "frozenLayers": 1,
+             "experts": {"count": 4, "perToken": 2, "ffn": 32, "sharedFfn": 16, "denseLayers": 1, "every": 1},
+             "latentAttention": {"queryRank": 8, "kvRank": 8, "nopeDim": 8, "ropeDim": 4, "valueDim": 8},
+             "adapter": {"rank": 2, "attentionOnly": True}}  # fmt: skip
     job = minimal(**_shared_spec(), command=["train.py", "--fast"], model=model) | {}
     del job["spec"]["task"]
     job["metadata"]["name"] = "full-command"

@@ -29,6 +29,7 @@ CLUSTER_RULES: dict[str, dict[str, set[str]]] = {
         "kuangchao.io/resourcedescriptors": READ,
         "/nodes": READ,
         "/events": {"create"},
+        "authentication.k8s.io/tokenreviews": {"create"},
     },
     "kuangchao-governance": {
         "kuangchao.io/trainingjobs": READ,
