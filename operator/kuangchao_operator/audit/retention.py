@@ -3,7 +3,6 @@
 The tombstone keeps what checks need: how the day ended, and the checkpoint that was signed over it.
 """
 
-import os
 import shutil
 from collections.abc import Iterable
 from datetime import date, timedelta
@@ -12,6 +11,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from kuangchao_contracts.durable import sync_path
 from kuangchao_contracts.errors import StorageError
 from kuangchao_operator.audit import cold
 from kuangchao_operator.audit.cold import ShardSummary
@@ -50,11 +50,11 @@ def bury(directory: Path, day: date) -> None:
         unfinished = stone.with_suffix(".unfinished")
         cold.write_summary(unfinished, content)
         unfinished.rename(stone)
-        _sync(stone.parent)
-        _sync(directory)
+        sync_path(stone.parent)
+        sync_path(directory)
         # out of every reader's sight at once, and only then file by file
         shard.rename(shard.with_name(RETIRED + shard.name))
-        _sync(shard.parent)
+        sync_path(shard.parent)
         sweep(directory)
     except OSError as error:
         raise StorageError(f"{shard.name} cannot be removed: {type(error).__name__}: {error}") from error
@@ -67,11 +67,3 @@ def sweep(directory: Path) -> None:
             shutil.rmtree(leftover)
     except OSError as error:
         raise StorageError(f"old records cannot be removed: {error}") from error
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

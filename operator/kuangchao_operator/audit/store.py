@@ -16,6 +16,7 @@ from typing import Final
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, Stage, StoredRecord
+from kuangchao_contracts.durable import sync_path
 from kuangchao_contracts.merkle import Frontier, leaf_hash
 from kuangchao_operator.audit import schema, tree
 from kuangchao_operator.audit.tree import Head
@@ -227,7 +228,7 @@ class AuditStore:
 
     def _open(self, day: date) -> sqlite3.Connection:
         connection = schema.open_writer(schema.file_of(self._directory, day))
-        _sync(self._directory)
+        sync_path(self._directory)
         return connection
 
     def _meta(self, key: str) -> str | None:
@@ -260,12 +261,3 @@ def _lock(directory: Path) -> int:
         os.close(descriptor)
         raise e.AuditUnavailableError("another process writes to this audit store") from None
     return descriptor
-
-
-def _sync(directory: Path) -> None:
-    """Make the name of a new file survive a crash."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

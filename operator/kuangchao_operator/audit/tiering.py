@@ -22,6 +22,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from kuangchao_contracts.audit import StoredRecord
+from kuangchao_contracts.durable import sync_path
 from kuangchao_contracts.errors import KuangchaoError, StorageError
 from kuangchao_contracts.merkle import Frontier, leaf_hash
 from kuangchao_operator.audit import cold, schema, tree
@@ -124,7 +125,7 @@ def _convert(directory: Path, source: Path, unfinished: Path) -> None:
         while _write_rows(table, rows):
             part = unfinished / f"part-{number:05d}.parquet"
             writer.write_part(table, part)
-            _sync(part)
+            sync_path(part)
             number += 1
         table.unlink()
 
@@ -169,25 +170,16 @@ def _check(row: Row, seq: int, head: str) -> str:
 
 
 def _publish(unfinished: Path, target: Path) -> None:
-    _sync(unfinished)
+    sync_path(unfinished)
     unfinished.rename(target)
-    _sync(target.parent)
+    sync_path(target.parent)
 
 
 def _drop(source: Path) -> None:
     source.unlink()
     for leftover in (f"{source.name}-wal", f"{source.name}-shm"):
         source.with_name(leftover).unlink(missing_ok=True)
-    _sync(source.parent)
-
-
-def _sync(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a crash."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(source.parent)
 
 
 def main(arguments: list[str]) -> int:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from kuangchao_contracts.durable import sync_path
+
 
 def write_private(path: Path, data: bytes) -> None:
     """Put a file in place atomically with mode 0600; after return it survives a crash."""
@@ -13,16 +15,7 @@ def write_private(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a crash."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(path.parent)
 
 
 def private_directory(path: Path) -> Path:

@@ -106,7 +106,7 @@ async def test_a_failed_removal_is_recorded_as_one(store: Store) -> None:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
-    [(cold, "write_summary", 1), *((retention, "_sync", nth) for nth in (1, 2, 3)), (retention, "sweep", 1)],
+    [(cold, "write_summary", 1), *((retention, "sync_path", nth) for nth in (1, 2, 3)), (retention, "sweep", 1)],
 )
 def test_stopped_anywhere_a_removal_is_finished_the_next_time(
     tmp_path: Path, module: Any, name: str, after: bool, nth: int

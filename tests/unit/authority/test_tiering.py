@@ -71,7 +71,7 @@ STEPS = {
     "_write_rows": 2,
     "_require": 1,
     "_publish": 1,
-    "_sync": 4,
+    "sync_path": 4,
     "_drop": 1,
 }
 """How often each is called while a day moves."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, FileDigest
+from kuangchao_contracts.durable import sync_path
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplogfile import DIRECTORY as OPLOGS
 from kuangchao_contracts.oplogfile import manifest_name
@@ -25,7 +26,6 @@ from kuangchao_worker.pod.shards import (
     done_name,
     file_digest,
     parse_name,
-    sync_directory,
     write_durably,
 )
 
@@ -46,7 +46,7 @@ def claim(base: Path, launch: LaunchSpec) -> None:
         with contextlib.suppress(FileExistsError):
             mark.hardlink_to(mine)
         mine.unlink(missing_ok=True)
-        sync_directory(base)
+        sync_path(base)
     owner, _, name = mark.read_text("utf-8", "replace").strip().partition(" ")
     if owner != job_uid:
         raise CheckpointPathInUseError(
@@ -112,10 +112,10 @@ def seal(working: Path, content: CheckpointManifest) -> Path:
     for rank in range(content.world_size):
         (working / done_name(rank)).unlink()
     write_durably(working / MANIFEST, content.canonical())
-    sync_directory(working)
+    sync_path(working)
     finished = working.with_name(working.name.removesuffix(WORKING_SUFFIX))
     working.rename(finished)
-    sync_directory(finished.parent)
+    sync_path(finished.parent)
     return finished
 
 
