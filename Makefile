@@ -12,11 +12,11 @@ CLUSTER ?= embedded
 FUZZ_SECONDS ?= 600
 LOCKS := base operator worker dev fuzz
 
-BUDGET_unit := 3
-BUDGET_boundary := 4
+BUDGET_unit := 4
+BUDGET_boundary := 5
 BUDGET_local := 8
-BUDGET_api := 6
-BUDGET_e2e := 40
+BUDGET_api := 8
+BUDGET_e2e := 30
 
 .PHONY: help
 help: ## what can be made
