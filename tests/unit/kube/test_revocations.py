@@ -8,7 +8,9 @@ import pytest
 
 from kuangchao_contracts.errors import ConflictError, UnavailableError
 from kuangchao_contracts.keys import Jwks
+from kuangchao_contracts.tokens import MAX_LEASE_SECONDS
 from kuangchao_operator.gate.fence import JobFence
+from kuangchao_operator.gate.revocations import KEPT_SECONDS
 from kuangchao_operator.gate.trust import TrustLoop
 from kuangchao_operator.kube.revocations import MAX_OWED, RECORDED_AT_ONCE, RevocationKeeper
 from tests.unit.authority.kit import Clock, MemorySink
@@ -115,7 +117,7 @@ async def test_an_entry_gets_its_end_in_the_version_that_was_read_and_is_removed
     assert world.patches == [
         {"metadata": {"resourceVersion": "7"}, "data": {f"jti.{JTI}": str(int(world.clock.now) + 300)}}
     ]
-    world.clock.now += 361
+    world.clock.now += MAX_LEASE_SECONDS + KEPT_SECONDS + 1
     await world.keeper.look()
     assert world.data == {}
     assert not world.fence.revoked(JTI)
