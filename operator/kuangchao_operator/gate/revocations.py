@@ -13,7 +13,7 @@ from typing import Any, Final
 from kuangchao_contracts.tokens import MAX_LEASE_SECONDS
 
 KEPT_SECONDS: Final = MAX_LEASE_SECONDS + 60
-"""How long an entry outlives the time that it gives: whoever writes the present moment means a token that may live for a
+"""How long an entry outlives the time that it gives: whoever writes the present moment means a token that may live a
 whole lease from now, clocks differ, and nothing is lost by refusing it longer."""
 _FORMS: Final = {
     "jti": re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII),
