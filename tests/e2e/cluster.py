@@ -1,8 +1,10 @@
-"""Driver of the embedded cluster for e2e tests: kubectl as JSON, node faults, files on the shared volume."""
+"""Driver of the embedded cluster for e2e tests: kubectl as JSON, our CLI, node faults, files on the shared volume."""
 
 import json
 import os
+import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,15 @@ ROOT = Path(__file__).resolve().parents[2]
 KC = str(ROOT / "cluster" / "kc")
 VOLUMES = Path(os.environ.get("KC_ROOT", "/var/lib/kuangchao")) / "volumes"
 RELEASE_NAMESPACE = "kuangchao-system"
+JWT = re.compile(r"eyJ[\w-]+\.eyJ")
+"""Head and payload of a token."""
+KILL_RANK = """
+import os, signal, glob
+for path in glob.glob('/proc/[0-9]*/cmdline'):
+    if b'kuangchao_worker.rank' in open(path, 'rb').read():
+        os.kill(int(path.split('/')[2]), signal.SIGKILL); print('killed'); break
+"""
+"""A program for `python -c` inside a worker pod."""
 
 
 def kc(*args: str, timeout: float = 600, check: bool = True) -> str:
@@ -31,6 +42,27 @@ def kubectl(*args: str, stdin: str | None = None, check: bool = True, timeout: f
     if check and done.returncode:
         raise AssertionError(f"kubectl {' '.join(args)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
+
+
+def refused(*args: str, stdin: str | None = None) -> str:
+    """What kubectl says to a request that must be refused."""
+    done = subprocess.run([KC, "kubectl", *args], input=stdin, capture_output=True, text=True, timeout=120)
+    assert done.returncode, f"kubectl {' '.join(args)} was not refused: {done.stdout}"
+    return done.stderr
+
+
+def kuangchao(*args: str, code: int = 0) -> str:
+    """Our command line against the embedded cluster: its standard output, once it has ended with this exit code."""
+    environment = {**os.environ, "KUBECONFIG": kc("kubeconfig").strip(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "kuangchao_operator.cli.main", *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == code, f"kuangchao {' '.join(args)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def audit(*filters: str) -> list[dict[str, Any]]:
+    """Audit records as `kuangchao audit query` gives them."""
+    return list(json.loads(kuangchao("audit", "query", "-o", "json", *filters))["records"])
 
 
 def get(kind: str, name: str, namespace: str) -> dict[str, Any] | None:
@@ -57,10 +89,11 @@ def eventually(probe: Callable[[], T | None], what: str, timeout: float = 120, e
 
 
 class Job:
-    """A TrainingJob under test."""
+    """A TrainingJob under test. `owner`: the person who has to delete it, if it names one."""
 
-    def __init__(self, namespace: str, name: str) -> None:
+    def __init__(self, namespace: str, name: str, owner: str | None = None) -> None:
         self.namespace, self.name = namespace, name
+        self.by = (f"--as={owner}",) if owner else ()
 
     def object(self) -> dict[str, Any]:
         """The object; it must exist."""
@@ -121,7 +154,9 @@ class Job:
 
     def delete(self) -> None:
         """Delete and wait until nothing of it is left."""
-        kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=false")
+        kubectl(
+            "delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=false", *self.by
+        )
         eventually(lambda: get("trainingjob", self.name, self.namespace) is None, f"{self.name} deleted", 120)
         for kind in ("pods", "secrets", "services", "parallelplans"):
             eventually(

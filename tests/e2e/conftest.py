@@ -12,14 +12,23 @@ import yaml
 from tests.e2e.cluster import ROOT, Job, kc, kubectl
 
 NAMESPACE = "team-a"
+CODE = ROOT / "tests" / "e2e" / "user_code"
+DEPLOY_SECONDS = 2_400
 Manifest = Callable[..., dict[str, Any]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test waits for cluster and images, and the limits of the tests' own waits add up."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(DEPLOY_SECONDS + 900))
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """The embedded cluster with images pushed and the chart installed; left as it was found."""
     was_up = Path("/run/netns/kc-cp").exists()
-    subprocess.run([str(ROOT / "hack" / "deploy.sh"), NAMESPACE], check=True, timeout=2400)
+    subprocess.run([str(ROOT / "hack" / "deploy.sh"), NAMESPACE], check=True, timeout=DEPLOY_SECONDS)
     yield
     if not was_up or os.environ.get("CI"):
         kc("down", "--purge")
@@ -50,13 +59,28 @@ def apply(cluster: None) -> Iterator[Callable[[dict[str, Any]], Job]]:
     jobs: list[Job] = []
 
     def run(made: dict[str, Any]) -> Job:
-        job = Job(made["metadata"]["namespace"], made["metadata"]["name"])
+        owner = made["spec"].get("access", {}).get("owner")
+        job = Job(made["metadata"]["namespace"], made["metadata"]["name"], owner)
         job.delete()  # a demo or an interrupted run may have left one
         jobs.append(job)
-        kubectl("apply", "-f", "-", stdin=yaml.safe_dump(made))
+        kubectl("apply", "-f", "-", *job.by, stdin=yaml.safe_dump(made))
         return job
 
     yield run
     kc("heal")
     for job in jobs:
         job.delete()
+
+
+@pytest.fixture
+def user_code(cluster: None) -> dict[str, Any]:
+    """spec.template that mounts user code from a ConfigMap, the usual way without an image of one's own."""
+    made = kubectl(
+        "create", "configmap", "user-code", "-n", NAMESPACE, f"--from-file={CODE}", "--dry-run=client", "-o", "yaml"
+    )
+    kubectl("apply", "-f", "-", stdin=made)
+    return {
+        "volumes": [{"name": "code", "configMap": {"name": "user-code"}}],
+        "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
+        "env": [{"name": "PYTHONPATH", "value": "/code"}],
+    }

@@ -5,17 +5,11 @@ import subprocess
 import pytest
 import yaml
 
-from tests.e2e.cluster import RELEASE_NAMESPACE, Job, eventually, items, kc, kubectl
+from tests.e2e.cluster import KILL_RANK, RELEASE_NAMESPACE, Job, eventually, items, kc, kubectl
 from tests.e2e.conftest import NAMESPACE, build
 
 STEPS = 1_500
 LONG = {"training": {"steps": STEPS, "seed": 11, "globalBatch": 64}, "checkpoint": {"everySteps": 100}}
-KILL_RANK = """
-import os, signal, glob
-for path in glob.glob('/proc/[0-9]*/cmdline'):
-    if b'kuangchao_worker.rank' in open(path, 'rb').read():
-        os.kill(int(path.split('/')[2]), signal.SIGKILL); print('killed'); break
-"""
 
 
 def kill_operator() -> None:

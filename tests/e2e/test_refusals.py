@@ -4,24 +4,8 @@ import json
 
 import pytest
 
-from tests.e2e.cluster import ROOT, eventually, get, items, kubectl
+from tests.e2e.cluster import eventually, get, items, kubectl
 from tests.e2e.conftest import NAMESPACE
-
-CODE = ROOT / "tests" / "e2e" / "user_code"
-
-
-@pytest.fixture
-def user_code(cluster) -> dict:
-    """spec.template that mounts user code from a ConfigMap, the usual way without an image of one's own."""
-    made = kubectl(
-        "create", "configmap", "user-code", "-n", NAMESPACE, f"--from-file={CODE}", "--dry-run=client", "-o", "yaml"
-    )
-    kubectl("apply", "-f", "-", stdin=made)
-    return {
-        "volumes": [{"name": "code", "configMap": {"name": "user-code"}}],
-        "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
-        "env": [{"name": "PYTHONPATH", "value": "/code"}],
-    }
 
 
 def holds_nothing(job) -> bool:

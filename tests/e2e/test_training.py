@@ -1,13 +1,9 @@
 """The main job on real pods: trains over two nodes, is bit-reproducible, and its audit trail is complete."""
 
 import json
-import os
-import re
-import subprocess
 from collections import Counter
-from typing import Any
 
-from tests.e2e.cluster import RELEASE_NAMESPACE, ROOT, eventually, get, items, kc, kubectl
+from tests.e2e.cluster import JWT, RELEASE_NAMESPACE, audit, eventually, get, items, kubectl
 from tests.e2e.conftest import NAMESPACE
 
 SHOW_PROCESSES = """
@@ -15,29 +11,6 @@ import glob
 for kind in ('environ', 'cmdline'):
     print([open(path, 'rb').read() for path in glob.glob(f'/proc/[0-9]*/{kind}')])
 """
-JWT = re.compile(r"eyJ[\w-]+\.eyJ")
-
-
-def audit(*filters: str) -> list[dict[str, Any]]:
-    """Audit records as the CLI gives them."""
-    done = subprocess.run(
-        [
-            str(ROOT / ".venv/bin/kuangchao"),
-            "audit",
-            "query",
-            "-o",
-            "json",
-            "--release-namespace",
-            RELEASE_NAMESPACE,
-            *filters,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "KUBECONFIG": kc("kubeconfig").strip()},
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout)["records"])
 
 
 def test_digits_trains_on_two_nodes(apply, manifest) -> None:
