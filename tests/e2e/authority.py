@@ -64,8 +64,9 @@ class WalkingJob(Job):
 
     def records(self, *filters: str) -> list[dict[str, Any]]:
         """Audit records about this very job."""
-        uid = self.object()["metadata"]["uid"]
-        return [r["record"] for r in audit("--since", "1h", *filters) if r["record"]["jobUid"] == uid]
+        metadata = self.object()["metadata"]
+        found = [item["record"] for item in audit("--since", metadata["creationTimestamp"], *filters)]
+        return [record for record in found if record["jobUid"] == metadata["uid"]]
 
 
 def _decoded(part: str) -> bytes:

@@ -61,8 +61,10 @@ def kuangchao(*args: str, code: int = 0) -> str:
 
 
 def audit(*filters: str) -> list[dict[str, Any]]:
-    """Audit records as `kuangchao audit query` gives them."""
-    return list(json.loads(kuangchao("audit", "query", "-o", "json", *filters))["records"])
+    """Audit records as `kuangchao audit query` gives them: all that match, or the first ones up to a given limit."""
+    answer = json.loads(kuangchao("audit", "query", "-o", "json", *filters))
+    assert "--limit" in filters or not answer["truncated"], f"too many records match {filters}"
+    return list(answer["records"])
 
 
 def get(kind: str, name: str, namespace: str) -> dict[str, Any] | None:
