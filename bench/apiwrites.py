@@ -9,9 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.api.server import ApiServer
 
 VERBS = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
-NOT_OF_JOBS = frozenset(
-    {"leases", "secrets", "configmaps", "tokenreviews", "subjectaccessreviews", "serviceaccounts"}
-)
+NOT_OF_JOBS = frozenset({"leases", "secrets", "configmaps", "tokenreviews", "subjectaccessreviews", "serviceaccounts"})
 """The API server's own leases; Secrets, in which leases of the job that runs and of governance are renewed; the
 ConfigMap that holds the head of the audit record, once a minute; and checks of rights, which write nothing. A waiting
 job has neither Secret nor ConfigMap, so it has no part in any of them."""
