@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli.audit_source import asking, existing, records
 from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, ReleaseNamespace, point_in_time
 from kuangchao_operator.cli.output import Format, Output, emit_json, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from kuangchao_contracts.audit import AuditPage, AuditQuery, AuditRecord
+    from kuangchao_contracts.audit import AuditRecord
     from kuangchao_operator.layers.governance.anomalies import Finding
 
 COLUMNS = ("window", "severity", "rule", "subject", "count", "usual", "detail")
@@ -37,18 +37,13 @@ def anomalies(
     JSON: {"since", "records": N, "findings": [{rule, severity, subject, start, end, count, norm, opids, detail,
     advice}]}
     """
+    from kuangchao_contracts.audit import AuditQuery
     from kuangchao_operator.layers.governance.follower import find
 
     start = point_in_time("--since", since, datetime.now(UTC))
     counted = _Counted()
-    if directory is not None:
-        found = find(counted.through(records(offline(directory), start)))
-    else:
-        from kuangchao_operator.cli.audit_commands import governance, page_of
-        from kuangchao_operator.cli.cluster import Cluster
-
-        with governance(Cluster(context), release_namespace) as port:
-            found = find(counted.through(records(lambda query: page_of(port, query), start)))
+    with asking(existing(directory), context, release_namespace) as ask:
+        found = find(counted.through(item.record for item in records(ask, AuditQuery(since=start))))
     if output is Format.JSON:
         emit_json({"since": start, "records": counted.number, "findings": [finding.record() for finding in found]})
         return
@@ -65,26 +60,6 @@ class _Counted:
         for record in records:
             self.number += 1
             yield record
-
-
-def offline(directory: Path) -> Callable[[AuditQuery], AuditPage]:
-    """Pages of a directory. Raises InvalidInputError when there is none."""
-    from kuangchao_operator.audit.query import query
-
-    if not directory.is_dir():
-        raise InvalidInputError("--directory", str(directory), "is not a directory", "runs/<job>-<time>/audit")
-    return lambda wanted: query(directory, wanted)
-
-
-def records(ask: Callable[[AuditQuery], AuditPage], since: datetime | None) -> Iterator[AuditRecord]:
-    """All records since then, page by page."""
-    from kuangchao_contracts.audit import AuditQuery
-
-    after: int | None = 0
-    while after is not None:
-        page = ask(AuditQuery(since=since, after=after))
-        yield from (item.record for item in page.records)
-        after = page.next_after
 
 
 def report(found: list[Finding], number: int) -> str:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kuangchao_contracts.errors import InvalidInputError, StorageError
+from kuangchao_operator.cli.audit_source import asking, existing, records
 from kuangchao_operator.cli.job_timeline import show, timeline
 from kuangchao_operator.cli.options import RELEASE_NAMESPACE, Context, ReleaseNamespace, point_in_time
 from kuangchao_operator.cli.output import FAILED, Format, Output, emit_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from kuangchao_contracts.audit import AuditPage, AuditQuery, StoredRecord
     from kuangchao_operator.audit.joblogs import JobLogs
     from kuangchao_operator.audit.jobtrail import JobTrail
-
-PIECE = timedelta(days=31)
-"""What one query may span."""
 
 
 def job(
@@ -53,15 +49,16 @@ def job(
     operations: {name: count}, denied, grace, pinnedBy: {seq, step} or null, bound, fault}
     | {"kind": "step", attempt, rank, line, time, operation, subject, step, denied, grace}]}
     """
+    from kuangchao_contracts.audit import AuditQuery
     from kuangchao_operator.audit.joblogs import JobLogs, job_folders, read_logs
     from kuangchao_operator.audit.jobtrail import trail
 
     start = point_in_time("--since", since, datetime.now(UTC))
     resource, directory = _about(name, run), _directory(directory, run)
     damage = _whole(directory)
-    with _asking(directory, context, release_namespace) as ask:
+    with asking(directory, context, release_namespace) as ask:
         try:
-            found = trail(_records(ask, resource, start), uid)
+            found = trail(records(ask, AuditQuery(resource=resource, since=start)), uid)
         except (ValueError, TypeError):
             raise StorageError("; ".join(damage) or "the store holds a record that cannot be read") from None
     if not found.calls:
@@ -98,10 +95,7 @@ def _about(name: str | None, run: Path | None) -> str:
 
 
 def _directory(directory: Path | None, run: Path | None) -> Path | None:
-    found = directory or (run / "audit" if run is not None else None)
-    if found is not None and not found.is_dir():
-        raise InvalidInputError("--directory", str(found), "is not a directory", "runs/<job>-<time>/audit")
-    return found
+    return existing(directory or (run / "audit" if run is not None else None))
 
 
 def _folders(
@@ -119,39 +113,6 @@ def _folders(
 
 
 # ---- the store
-
-
-@contextmanager
-def _asking(
-    directory: Path | None, context: str | None, release_namespace: str
-) -> Iterator[Callable[[AuditQuery], AuditPage]]:
-    if directory is not None:
-        from kuangchao_operator.audit.query import query
-
-        yield lambda wanted: query(directory, wanted)
-        return
-    from kuangchao_operator.cli.audit_commands import governance, page_of
-    from kuangchao_operator.cli.cluster import Cluster
-
-    with governance(Cluster(context), release_namespace) as port:
-        yield lambda wanted: page_of(port, wanted)
-
-
-def _records(ask: Callable[[AuditQuery], AuditPage], resource: str, since: datetime | None) -> Iterator[StoredRecord]:
-    """All records about a resource, page by page; a long time in pieces that one query may span."""
-    from kuangchao_contracts.audit import AuditQuery
-
-    now = datetime.now(UTC)
-    while True:
-        until = since + PIECE if since is not None and since + PIECE < now else None
-        after: int | None = 0
-        while after is not None:
-            page = ask(AuditQuery(resource=resource, since=since, until=until, after=after))
-            yield from page.records
-            after = page.next_after
-        if until is None:
-            return
-        since = until
 
 
 def _whole(directory: Path | None) -> list[str]:
