@@ -185,6 +185,11 @@ class ExchangeDeniedError(DeniedError): ...
 # fmt: on
 
 
+def refusals(kind: type[CapabilityError] = CapabilityError) -> dict[str, type[CapabilityError]]:
+    """A kind of refusal and all that are special cases of it, by code."""
+    return {kind.code: kind} | {code: sub for below in kind.__subclasses__() for code, sub in refusals(below).items()}
+
+
 class AuditUnavailableError(GateError):
     """The record cannot be made durable, so the operation is refused and nothing happened."""
 

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -44,6 +44,10 @@ class Jwks(Contract):
 
     keys: Annotated[tuple[PublicKey, ...], Field(max_length=64)]
     denied: Annotated[tuple[str, ...], Field(max_length=MAX_DENIED)] = ()
+
+    def denying(self, kids: Iterable[str]) -> "Jwks":
+        """The same keys with more of them denied, the newest last."""
+        return self.replace(denied=tuple(dict.fromkeys((*self.denied, *kids)))[-MAX_DENIED:])
 
 
 def b64url(raw: bytes) -> str:

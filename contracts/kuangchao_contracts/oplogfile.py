@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kuangchao_contracts.durable import sync_path
+
 DIRECTORY: Final = "oplog"
 BUFFER_BYTES: Final = 64 * 1024
 LINES_PER_PART: Final = 500_000
@@ -63,11 +65,7 @@ class Pinned:
     def sync(self) -> None:
         """Make the pinned lines durable. Blocks for the disk; raises OSError."""
         for path in (*self.files, *({self.files[0].parent} if self.files else ())):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_path(path)
 
     def __str__(self) -> str:
         return f"{self.count}:{self.head}"

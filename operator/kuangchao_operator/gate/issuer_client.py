@@ -49,12 +49,8 @@ MINTED_ENTRIES: Final = 131_072
 T = TypeVar("T", bound=Contract)
 
 
-def _refusals(kind: type[e.CapabilityError]) -> dict[str, type[e.CapabilityError]]:
-    return {kind.code: kind, **{code: k for sub in kind.__subclasses__() for code, k in _refusals(sub).items()}}
-
-
 _REFUSALS: Final[dict[str, type[e.KuangchaoError]]] = {
-    **_refusals(e.CapabilityError),
+    **e.refusals(),
     CheckpointRefusedError.code: CheckpointRefusedError,
 }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kuangchao_contracts.errors import KuangchaoError
-from kuangchao_contracts.keys import MAX_DENIED, Jwks, KeySet
+from kuangchao_contracts.keys import Jwks, KeySet
 from kuangchao_contracts.notes import AuditKeys
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_operator.gate.issuer_client import IssuerClient
@@ -77,8 +77,7 @@ class TrustLoop:
 
     def _trust(self, jwks: Jwks) -> None:
         """Trust these keys less the denied ones, of which an issuer that was away may not know yet."""
-        denied = dict.fromkeys((*jwks.denied, *self._denied))
-        self._jwks = jwks.replace(denied=tuple(denied)[-MAX_DENIED:])
+        self._jwks = jwks.denying(self._denied)
         self.keys.update(self._jwks)
 
     async def keep(self) -> None:

@@ -130,7 +130,7 @@ class Authority:
             self._policies.current = Policy.from_reply(self._policy.read_bytes())
         try:
             jwks = self._revoked.current.jwks or Jwks.model_validate_json(self._jwks.read_bytes())
-            self._keys.update(jwks.replace(denied=tuple({*jwks.denied, *self._revoked.current.keys})[:64]))
+            self._keys.update(jwks.denying(sorted(self._revoked.current.keys)))
             bundle = self._file.read()
         except (OSError, ValueError, UnavailableError):
             return

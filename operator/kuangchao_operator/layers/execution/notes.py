@@ -11,7 +11,7 @@ from typing import Final
 
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage
 from kuangchao_contracts.claims import WORKER_ROLES, Claims
-from kuangchao_contracts.errors import CapabilityError, FutureEpochError
+from kuangchao_contracts.errors import FutureEpochError, refusals
 from kuangchao_contracts.gate import printable
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.oplog import LEASE_OVERDUE
@@ -21,13 +21,7 @@ from kuangchao_contracts.run import RankNote, RankNotes
 UNVERIFIED: Final = "unverified"
 UNKNOWN: Final = "unknown"
 UNKNOWN_REASON: Final = "Unknown"
-
-
-def _codes(kind: type[CapabilityError]) -> set[str]:
-    return {kind.code}.union(*map(_codes, kind.__subclasses__()))
-
-
-REASONS: Final = frozenset({*_codes(CapabilityError), LEASE_OVERDUE})
+REASONS: Final = frozenset({*refusals(), LEASE_OVERDUE})
 """All that a rank's gate has to say."""
 
 

@@ -1,4 +1,7 @@
-"""The figures that the memory estimate rests on, each with its source. Change one here and nowhere else.
+"""The figures that the memory estimate rests on, each with its source.
+
+Bytes of states are also in `footprint/calibration.json`, under "kuangchao", until plans rest on that; a test keeps both
+equal.
 
 Symbols follow the literature: s sequence length, b micro-batch, h hidden size, f ffn size, V vocabulary.
 """

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_contracts.plan import Bias, Experts, LatentAttention, Norm, TransformerModel
+from kuangchao_contracts.plan import Bias, Experts, Norm, TransformerModel
 from kuangchao_operator.layers.strategy.describe.fields import Fields
+from kuangchao_operator.layers.strategy.describe.latent import latent_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def describe(config: Mapping[str, Any]) -> TransformerModel:
     hidden = fields.whole("hidden_size", "n_embd")
     heads = fields.whole("num_attention_heads", "n_head")
     longest = fields.maybe("max_position_embeddings", "n_positions")
-    latent = _latent(fields)
+    latent = latent_attention(fields)
     return TransformerModel(
         name=fields.text("_name_or_path") or kind,
         layers=fields.whole("num_hidden_layers", "n_layer"),
@@ -92,17 +93,4 @@ def _experts(fields: Fields) -> Experts | None:
         shared_ffn=shared if shared is not None else (fields.maybe("n_shared_experts") or 0) * ffn,
         dense_layers=fields.maybe("first_k_dense_replace") or 0,
         every=fields.maybe("moe_layer_freq", "decoder_sparse_step") or 1,
-    )
-
-
-def _latent(fields: Fields) -> LatentAttention | None:
-    rank = fields.maybe("kv_lora_rank")
-    if not rank:
-        return None
-    return LatentAttention(
-        query_rank=fields.maybe("q_lora_rank") or None,
-        kv_rank=rank,
-        nope_dim=fields.whole("qk_nope_head_dim"),
-        rope_dim=fields.whole("qk_rope_head_dim"),
-        value_dim=fields.whole("v_head_dim"),
     )

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kuangchao_contracts.plan import Experts, LatentAttention, TransformerModel
+from kuangchao_contracts.plan import Experts, TransformerModel
 from kuangchao_operator.layers.strategy.describe.fields import Fields
+from kuangchao_operator.layers.strategy.describe.latent import latent_attention
 
 
 def describe(arguments: Mapping[str, Any], name: str = "flavour") -> TransformerModel:
@@ -23,7 +24,7 @@ def describe(arguments: Mapping[str, Any], name: str = "flavour") -> Transformer
         tied_embeddings=fields.flag("enable_weight_tying", default=False),
         max_sequence=fields.maybe("max_seq_len"),
         experts=_experts(fields),
-        latent_attention=_latent(fields),
+        latent_attention=latent_attention(fields),
     )
 
 
@@ -45,17 +46,4 @@ def _experts(fields: Fields) -> Experts | None:
         ffn=ffn,
         shared_ffn=(fields.maybe("n_shared_experts", "num_shared_experts") or 0) * ffn,
         dense_layers=fields.maybe("n_dense_layers") or 0,
-    )
-
-
-def _latent(fields: Fields) -> LatentAttention | None:
-    rank = fields.maybe("kv_lora_rank")
-    if not rank:
-        return None
-    return LatentAttention(
-        query_rank=fields.maybe("q_lora_rank") or None,
-        kv_rank=rank,
-        nope_dim=fields.whole("qk_nope_head_dim"),
-        rope_dim=fields.whole("qk_rope_head_dim"),
-        value_dim=fields.whole("v_head_dim"),
     )
