@@ -24,6 +24,19 @@ RESOURCE = f"{NS}/jobs/{JOB}"
 TOKEN = re.compile(r"eyJ[\w-]{8,}\.[\w-]{8,}", re.ASCII)
 
 
+MINTABLE: dict[str, Any] = {
+    "subject": f"agent:{NS}/{JOB}/w-0",
+    "namespace": NS,
+    "job": JOB,
+    "job_uid": JUID,
+    "attempt": ATTEMPT,
+    "lifetime_seconds": 300,
+    "ranks": "0-3",
+    "pod": "w-0",
+}
+"""What a lease for an agent consists of, apart from audience and grants."""
+
+
 class Clock:
     """Time that moves only when told to."""
 

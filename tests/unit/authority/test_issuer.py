@@ -20,19 +20,11 @@ from kuangchao_operator.signing.ca import CertificateAuthority
 from kuangchao_operator.signing.keystore import DAY, RETIRING_SECONDS, KeyStore
 from kuangchao_operator.signing.mint import Minter
 from kuangchao_operator.signing.policy import PolicyKeeper
-from tests.unit.authority.kit import ISSUER, RESOURCE, Clock
+from tests.unit.authority.kit import ISSUER, MINTABLE, RESOURCE, Clock
 
-GOOD: dict[str, Any] = {
-    "subject": "agent:team-a/digits/w-0",
+GOOD: dict[str, Any] = MINTABLE | {
     "audience": "kc:interface",
     "grants": (Grant(op="interface.exchange", res=RESOURCE), Grant(op="state.commit_checkpoint", res=RESOURCE)),
-    "namespace": "team-a",
-    "job": "digits",
-    "job_uid": "uid-1",
-    "attempt": 3,
-    "lifetime_seconds": 300,
-    "ranks": "0-3",
-    "pod": "w-0",
 }
 CHILD: dict[str, Any] = GOOD | {
     "audience": "kc:state",

@@ -24,20 +24,12 @@ from kuangchao_operator.signing.policy import PUBLISH_SECONDS, PolicyKeeper
 from kuangchao_operator.signing.server import IssuerServer
 from kuangchao_operator.signing.witness import Witness
 from tests.boundary.modules import ROOT, ROOTS
-from tests.unit.authority.kit import ISSUER, RESOURCE, Clock
+from tests.unit.authority.kit import ISSUER, MINTABLE, RESOURCE, Clock
 from tests.unit.authority.policies import BROKEN, NARROW, OBSERVER, STRICT
 
-AGENT: dict[str, Any] = {
-    "subject": "agent:team-a/digits/w-0",
+AGENT: dict[str, Any] = MINTABLE | {
     "audience": "kc:execution",
     "grants": (Grant(op="execution.join", res=RESOURCE), Grant(op="execution.heartbeat", res=RESOURCE)),
-    "namespace": "team-a",
-    "job": "digits",
-    "job_uid": "uid-1",
-    "attempt": 3,
-    "lifetime_seconds": 300,
-    "ranks": "0-3",
-    "pod": "w-0",
 }
 DOOR = AGENT | {"audience": "kc:interface", "grants": (Grant(op="state.commit_checkpoint", res=RESOURCE),)}
 COMMIT = DOOR | {"audience": "kc:state", "one_shot": True, "lifetime_seconds": 60}
