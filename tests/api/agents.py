@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.api.fakes import Gang, Job
+from tests.api.fakes import Job
+from tests.api.kubelets import Gang
 from tests.api.server import ROOT, Object
 
 TALKATIVE = """

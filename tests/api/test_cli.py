@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.api.fakes import ENVIRONMENT, RELEASE, Gang, Kubelets, Site, running
+from tests.api.fakes import ENVIRONMENT, RELEASE, Site
+from tests.api.kubelets import Gang, Kubelets, running
 
 COMMAND = [sys.executable, "-m", "kuangchao_operator.cli.main"]
 

@@ -13,8 +13,9 @@ import pytest
 
 from kuangchao_contracts.audit import AuditQuery
 from kuangchao_operator.audit.query import query
-from tests.api.fakes import Gang, Job, Kubelets, Operator, Site, eventually, running
+from tests.api.fakes import Job, Operator, Site, eventually
 from tests.api.gatecall import GateRefusedError, gate_tls
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import ApiServer, Object
 
 AUDIENCE = "kuangchao-token-exchange"

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.api.agents import Agent
-from tests.api.fakes import Gang, Job, Kubelets, Operator, Site, running
+from tests.api.fakes import Job, Operator, Site
 from tests.api.gatecall import GateRefusedError
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import ApiServer
 
 JWT = re.compile(r"eyJ[\w-]+\.eyJ")

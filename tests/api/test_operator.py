@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.fakes import RELEASE, Gang, Kubelets, Site, eventually, running
+from tests.api.fakes import RELEASE, Site, eventually
 from tests.api.gatecall import GateRefusedError
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import API
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kuangchao_contracts import names
-from tests.api.fakes import RELEASE, Gang, Kubelets, Operator, Site, eventually, running
+from tests.api.fakes import RELEASE, Operator, Site, eventually
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import API, ApiServer, RefusedError
 
 

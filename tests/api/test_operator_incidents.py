@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.fakes import Gang, Job, Kubelets, Site, eventually, running
+from tests.api.fakes import Job, Site, eventually
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import Object, RefusedError
 
 AT_ONCE = {"maxRestarts": 0, "onRestartLimit": "Fail"}

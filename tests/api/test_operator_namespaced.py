@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.api.fakes import CHART, RELEASE, Gang, Kubelets, Operator, Site, running
+from tests.api.fakes import CHART, RELEASE, Operator, Site
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import ApiServer, RefusedError
 
 ACCOUNT = "confined"

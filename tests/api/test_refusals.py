@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.fakes import Job, Kubelets, Site, running
+from tests.api.fakes import Job, Site
+from tests.api.kubelets import Kubelets, running
 from tests.api.server import API
 
 CHILDREN = ("pods", "secrets", "services", "parallelplans")

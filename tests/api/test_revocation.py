@@ -7,8 +7,9 @@ import pytest
 
 from kuangchao_contracts.audit import AuditQuery
 from kuangchao_operator.audit.query import query
-from tests.api.fakes import RELEASE, Gang, Kubelets, Site, eventually, running
+from tests.api.fakes import RELEASE, Site, eventually
 from tests.api.gatecall import GateRefusedError
+from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import Object, RefusedError
 
 PATH = f"/api/v1/namespaces/{RELEASE}/configmaps/kuangchao-revocations"

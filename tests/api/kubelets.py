@@ -1,0 +1,171 @@
+"""Stand-ins for what no API server has: kubelets that run pods, and agents that call the gate with their tokens."""
+
+import base64
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.api.fakes import Job, Site
+from tests.api.gatecall import GateRefusedError, call_gate, gate_tls
+from tests.api.server import Object, RefusedError
+
+
+class Kubelets(threading.Thread):
+    """Runs the pods of a site: binds them where their affinity says, makes them ready, ends those that are deleted."""
+
+    def __init__(self, site: Site, *, starting: bool = True) -> None:
+        super().__init__(daemon=True)
+        self._site, self._end = site, threading.Event()
+        self.starting = starting
+        """Whether pods that are not bound yet are started."""
+        self.dead: set[str] = set()
+        """Nodes whose kubelet does nothing any more."""
+
+    def run(self) -> None:
+        while not self._end.wait(0.1):
+            for pod in self._site.items("pods"):
+                with contextlib.suppress(RefusedError):  # it went, or changed, in between
+                    self._tend(pod)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self.join(10)
+
+    def _tend(self, pod: Object) -> None:
+        path = f"/api/v1/namespaces/{self._site.namespace}/pods/{pod['metadata']['name']}"
+        node = pod["spec"].get("nodeName")
+        if node in self.dead:
+            return
+        if pod["metadata"].get("deletionTimestamp"):
+            self._site.server.request("DELETE", path, {"gracePeriodSeconds": 0})
+        elif node is None and self.starting and "affinity" in pod["spec"]:
+            self._bind(path, pod)
+        elif node is not None and pod["status"]["phase"] == "Pending":
+            self._start(path)
+
+    def _bind(self, path: str, pod: Object) -> None:
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        node = affinity["nodeSelectorTerms"][0]["matchExpressions"][0]["values"][0]
+        body = {"metadata": {"name": pod["metadata"]["name"]}, "target": {"kind": "Node", "name": node}}
+        self._site.server.request("POST", f"{path}/binding", body)
+
+    def _start(self, path: str) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        container = {"name": "train", "state": {"running": {"startedAt": now}}, "ready": True, "restartCount": 0,
+                     "image": "worker:1", "imageID": ""}  # fmt: skip
+        self._status(path, {
+            "phase": "Running", "containerStatuses": [container],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        })  # fmt: skip
+
+    def finish(self, pod: Object, code: int, *, reason: str = "", message: str = "") -> None:
+        """The training container of a pod ends."""
+        path = f"/api/v1/namespaces/{self._site.namespace}/pods/{pod['metadata']['name']}"
+        ended = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"), "message": message}
+        container = {"name": "train", "state": {"terminated": ended}, "ready": False, "restartCount": 0,
+                     "image": "worker:1", "imageID": ""}  # fmt: skip
+        self._status(path, {
+            "phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [container],
+            "conditions": [{"type": "Ready", "status": "False"}],
+        })  # fmt: skip
+
+    def _status(self, path: str, status: Object) -> None:
+        self._site.server.request("PATCH", f"{path}/status", {"status": status}, "application/merge-patch+json")
+
+
+class Gang(threading.Thread):
+    """The agents of all pods of an incarnation: they join and send heartbeats until they are stopped."""
+
+    def __init__(self, job: Job, pods: list[Object]) -> None:
+        super().__init__(daemon=True)
+        self._job, self._end = job, threading.Event()
+        self.pods = sorted(pods, key=lambda pod: int(pod["metadata"]["labels"]["kuangchao.io/pod-index"]))
+        self.step, self.state, self.exit_code = 0, "Running", None
+        self.exits: dict[int, int] = {}
+        """Ranks that have ended, with their exit codes, while the others go on."""
+        self.launches: list[Object] = []
+        self.refusals: list[tuple[int, str]] = []
+        self._tls = gate_tls(job.site)
+
+    def join_all(self) -> None:
+        """Join all pods side by side, as agents do: the gate holds each answer back for a while until all are there."""
+        with ThreadPoolExecutor(len(self.pods)) as pool:
+            list(pool.map(self.join_one, self.pods))
+            self.launches = list(pool.map(self.join_one, self.pods))
+        assert all(reply["ready"] for reply in self.launches), self.launches
+
+    def join_one(self, pod: Object) -> Object:
+        """One agent joins."""
+        return self.call(pod, "agent/kc:execution", "execution.join", self._join(pod))
+
+    def run(self) -> None:
+        while not self._end.wait(0.3):
+            self.beat()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self.join(10)
+
+    def beat(self) -> None:
+        """One heartbeat of every agent; refusals are kept."""
+        for pod in self.pods:
+            try:
+                self.call(pod, "agent/kc:execution", "execution.heartbeat", self._heartbeat(pod))
+            except GateRefusedError as error:
+                self.refusals.append((error.status, error.code))
+            except (OSError, RefusedError):
+                pass  # no operator just now; or the Secret is gone, of which a real agent still has its old file
+
+    def call(self, pod: Object, key: str, op: str, request: Object) -> Object:
+        """A call to the gate with a token of this pod's bundle."""
+        token = self.bundle(pod)["tokens"][key]
+        resource = f"{self._job.site.namespace}/jobs/{self._job.name}"
+        return call_gate(self._job.site.operator, self._tls, token, op, resource, request)
+
+    def call_as(self, token: str, op: str, resource: str, request: Object) -> Object:
+        """A call to the gate with any token."""
+        return call_gate(self._job.site.operator, self._tls, token, op, resource, request)
+
+    def bundle(self, pod: Object) -> Object:
+        """What the kubelet would show in the pod's file."""
+        source = next(v["secret"] for v in pod["spec"]["volumes"] if v["name"] == "kuangchao-token")
+        path = f"/api/v1/namespaces/{self._job.site.namespace}/secrets/{source['secretName']}"
+        data = self._job.site.server.request("GET", path)["data"]
+        return dict(json.loads(base64.b64decode(data[source["items"][0]["key"]])))
+
+    def _join(self, pod: Object) -> Object:
+        labels = pod["metadata"]["labels"]
+        index = int(labels["kuangchao.io/pod-index"])
+        return {
+            "attempt": self.bundle(pod)["attempt"], "incarnation": int(labels["kuangchao.io/incarnation"]),
+            "podIndex": index, "pod": pod["metadata"]["name"], "host": "127.0.0.1",
+            "podUid": pod["metadata"]["uid"],
+            "storePort": 29400 if index == 0 else 0, "storePrefix": "p" if index == 0 else "",
+        }  # fmt: skip
+
+    def _heartbeat(self, pod: Object) -> Object:
+        index = int(pod["metadata"]["labels"]["kuangchao.io/pod-index"])
+        rank: Object = {"rank": index, "state": self.state, "step": self.step, "section": "train"}
+        if self.exit_code is not None:
+            rank["exitCode"] = self.exit_code
+        if index in self.exits:
+            rank |= {"state": "Exited", "exitCode": self.exits[index]}
+        return {"join": self._join(pod), "ranks": [rank], "metrics": {"loss": "0.5"} if index == 0 else {}}
+
+
+@contextlib.contextmanager
+def running(*threads: Any) -> Iterator[None]:
+    """Threads that run inside the block."""
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.stop()
