@@ -149,7 +149,10 @@ test-e2e: venv ## the embedded cluster: training, faults, refusals on real kubel
 	$(call tier,e2e,tests/e2e cluster/tests)
 
 .PHONY: test
-test: test-unit test-boundary test-local test-api test-e2e ## all tiers
+test: venv ## all tiers; the light ones two at a time, each tier's output in one piece
+	@$(MAKE) -j2 --output-sync=target test-unit test-boundary
+	@$(MAKE) -j2 --output-sync=target test-local test-api
+	@$(MAKE) test-e2e
 
 .PHONY: fuzz
 fuzz: venv ## whatever reads bytes from outside, guided by coverage (FUZZ_SECONDS=600; findings stay in .fuzz)
