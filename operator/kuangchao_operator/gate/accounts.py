@@ -5,6 +5,8 @@ not do: it keeps good answers for 10 s, and a deleted pod's token outlives its p
 that had a bundle are remembered by their SHA-256 for a while.
 """
 
+import base64
+import json
 import logging
 import re
 import time
@@ -20,7 +22,7 @@ from kuangchao_contracts.tokencache import ExpiringCache, digest
 from kuangchao_contracts.tokens import MAX_TOKEN_BYTES
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
 from kuangchao_operator.gate.fence import JobFence
-from kuangchao_operator.gate.limits import FailureLimits
+from kuangchao_operator.gate.limits import Buckets, FailureLimits
 from kuangchao_operator.gate.minting import JobRef, LayerTokens, PodRef
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,13 @@ KNOWN_SECONDS: Final = 600.0
 KNOWN_ENTRIES: Final = 16_384
 APART_SECONDS: Final = 0.5
 """Between two exchanges of one account token: each costs API server and issuer, and no agent of ours is so hasty."""
+STRANGERS_BURST: Final = 100.0
+STRANGERS_PER_SECOND: Final = 1.0
+"""Reviews for one namespace of tokens that belong to no pod of a job: whoever may make accounts and tokens there makes
+as many as he likes."""
+POD_BURST: Final = 10.0
+POD_PER_SECOND: Final = 0.5
+"""Exchanges for one pod, by however many tokens: an agent comes every 135 s, and every 15 s while it is refused."""
 _SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -106,6 +115,17 @@ def entitle(review: AccountReview, pod: WorkerPod | None, attempt: int | None, *
     return pod
 
 
+def claimed(token: str) -> AccountReview:
+    """What an account token says of itself: proven by nothing, and enough to refuse it."""
+    part = token.split(".")[1]
+    try:
+        says = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        pod = says["kubernetes.io"].get("pod") or {}
+        return AccountReview(user=str(says["sub"]), pod=str(pod.get("name", "")), pod_uid=str(pod.get("uid", "")))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return AccountReview()
+
+
 class AccountExchange:
     """Gives pods their bundles."""
 
@@ -125,12 +145,15 @@ class AccountExchange:
         self._sink, self._clock, self._process, self._limits = sink, clock, process, limits
         self._monotonic, self._entitled_before = monotonic, ExpiringCache[bool](KNOWN_ENTRIES)
         self._asked_just_now = ExpiringCache[bool](KNOWN_ENTRIES)
+        self._by_pod = Buckets(monotonic, POD_BURST, POD_PER_SECOND, KNOWN_ENTRIES)
+        self._by_namespace = Buckets(monotonic, STRANGERS_BURST, STRANGERS_PER_SECOND, KNOWN_ENTRIES)
 
     async def exchange(self, token: str | None, opid: str, address: str | None) -> TokenBundle:
         """The bundle of the pod that the account token is bound to, with tokens that name its uid.
 
         An address that has sent many tokens which nobody knows costs the API server no more reviews for a while, except
-        for account tokens that had a bundle before: pods that share an address with a flood must not lose theirs.
+        for account tokens that had a bundle before: pods that share an address with a flood must not lose theirs. So
+        does a pod, or a namespace by tokens of no pod of ours, that has had many good ones reviewed.
         Raises ExchangeDeniedError, recorded once, whatever the reason is; UnavailableError when nobody can say.
         """
         review = AccountReview()
@@ -152,13 +175,34 @@ class AccountExchange:
         key, now = digest(token), self._monotonic()
         if self._asked_just_now.get(key, now):
             raise e.ExchangeDeniedError("the account token was here a moment ago")
-        if not self._entitled_before.get(key, now) and self._limits.exhausted(address):
-            raise e.ExchangeDeniedError("too many failures from this address")
+        if not self._entitled_before.get(key, now):
+            self._require_share(token, address)
         self._asked_just_now.put(key, True, now + APART_SECONDS)
         review = await self._reviews.review(token)
-        if not review.authenticated:
+        share = self._share(review)
+        if review.authenticated and share is not None:
+            share[0].charge(share[1])
+        else:
             self._limits.failed(address, e.InvalidSignatureError("nobody's account token"))
         return review
+
+    def _require_share(self, token: str, address: str | None) -> None:
+        """Refuse what has cost enough reviews. Only proven tokens are charged for, so a claim to be somebody else can
+        have no effect but that the claim itself is refused."""
+        if self._limits.exhausted(address):
+            raise e.ExchangeDeniedError("too many failures from this address")
+        share = self._share(claimed(token))
+        if share is not None and share[0].empty(share[1]):
+            raise e.ExchangeDeniedError("too many exchanges for this pod, or for this namespace by no pod of a job")
+
+    def _share(self, review: AccountReview) -> tuple[Buckets, str] | None:
+        """What a review is charged to: the pod if it is one of ours, else the account's namespace."""
+        if not review.namespace:
+            return None
+        pod = self._pods.find(review.namespace, review.pod) if review.pod else None
+        if pod is not None and pod.ours and pod.ref.uid == review.pod_uid:
+            return self._by_pod, review.pod_uid
+        return self._by_namespace, review.namespace
 
     def _entitled(self, review: AccountReview) -> WorkerPod:
         pod = self._pods.find(review.namespace, review.pod) if review.pod else None

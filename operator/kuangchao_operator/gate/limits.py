@@ -34,8 +34,37 @@ UNPROVEN: Final[frozenset[type[e.KuangchaoError]]] = frozenset(
 """Refusals before the signature was found good. All others name their subject and cost the caller a token of ours."""
 
 
+class Buckets:
+    """A token bucket for each key that was charged lately; those charged longest ago are forgotten first."""
+
+    def __init__(self, clock: Callable[[], float], burst: float, per_second: float, keys: int) -> None:
+        self._clock, self._burst, self._per_second, self._keys = clock, burst, per_second, keys
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def empty(self, key: str) -> bool:
+        """Whether the key has nothing left."""
+        return self._left(key) < 1
+
+    def charge(self, key: str) -> None:
+        """Take one from the key's bucket."""
+        self._buckets[key] = max(0.0, self._left(key) - 1), self._clock()
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self._keys:
+            self._buckets.popitem(last=False)
+
+    def _left(self, key: str) -> float:
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            return self._burst
+        left, at = bucket
+        return min(self._burst, left + max(0.0, self._clock() - at) * self._per_second)
+
+
 class FailureLimits:
-    """A token bucket for each address that failed lately; those that failed longest ago are forgotten first."""
+    """How much each address may still fail."""
 
     def __init__(
         self,
@@ -44,32 +73,19 @@ class FailureLimits:
         per_second: float = PER_SECOND,
         addresses: int = MAX_ADDRESSES,
     ) -> None:
-        self._clock, self._burst, self._per_second, self._addresses = clock, burst, per_second, addresses
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets = Buckets(clock, burst, per_second, addresses)
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def exhausted(self, address: str | None) -> bool:
         """Whether this address has failed so often that a call from it is refused unread."""
-        return bool(self._buckets) and self._left(_network(address)) < 1
+        return len(self._buckets) > 0 and self._buckets.empty(_network(address))
 
     def failed(self, address: str | None, error: e.KuangchaoError) -> None:
         """Count a failure, if it is one that counts."""
-        if type(error) not in UNPROVEN:
-            return
-        network = _network(address)
-        self._buckets[network] = max(0.0, self._left(network) - 1), self._clock()
-        self._buckets.move_to_end(network)
-        if len(self._buckets) > self._addresses:
-            self._buckets.popitem(last=False)
-
-    def _left(self, network: str) -> float:
-        bucket = self._buckets.get(network)
-        if bucket is None:
-            return self._burst
-        left, at = bucket
-        return min(self._burst, left + max(0.0, self._clock() - at) * self._per_second)
+        if type(error) in UNPROVEN:
+            self._buckets.charge(_network(address))
 
 
 def _network(address: str | None) -> str:

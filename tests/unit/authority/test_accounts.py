@@ -1,6 +1,8 @@
 """Who may exchange an account token for a bundle: one pod that is entitled, and every way not to be."""
 
+import base64
 import contextlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,8 @@ from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
 from kuangchao_operator.gate.accounts import (
     APART_SECONDS,
     KNOWN_SECONDS,
+    POD_BURST,
+    STRANGERS_BURST,
     AccountExchange,
     AccountReview,
     WorkerPod,
@@ -104,15 +108,14 @@ class World:
         )
 
     async def review(self, token: str) -> AccountReview:
-        assert token == self.token
+        assert token == self.token or token.startswith("proven.")
         self.reviewed += 1
         if isinstance(self.review_answer, Exception):
             raise self.review_answer
         return self.review_answer
 
     def find(self, namespace: str, name: str) -> WorkerPod | None:
-        assert (namespace, name) == ("team-a", "digits-1-2-0")
-        return self.pod
+        return self.pod if (namespace, name) == ("team-a", "digits-1-2-0") else None
 
     async def worker_bundles(self, job: JobRef, attempt: int, pods: list[PodRef]) -> tuple[TokenBundle, ...]:
         self.minted.append((job, attempt, pods))
@@ -215,3 +218,70 @@ async def test_one_account_token_costs_no_more_than_two_reviews_a_second(world: 
     assert world.reviewed == 3
     assert len(world.minted) == (0 if deleting else 3)
     assert len(world.sink.records) == 15, "each answer is on record"
+
+
+def proven(number: int, review: AccountReview = REVIEW) -> str:
+    """One of as many good tokens as whoever may use TokenRequest asks for."""
+    pod = {"name": review.pod, "uid": review.pod_uid}
+    says = {"sub": review.user, "jti": str(number), "kubernetes.io": {"pod": pod} if review.pod else {}}
+    return f"proven.{base64.urlsafe_b64encode(json.dumps(says).encode()).decode().rstrip('=')}.x"
+
+
+async def flood(world: World, review: AccountReview, reviews: int) -> None:
+    """Come with many good tokens, from everywhere; so many of them cost a review."""
+    before, world.review_answer = world.reviewed, review
+    for number in range(reviews + 20):
+        with contextlib.suppress(e.ExchangeDeniedError):
+            await world.exchange.exchange(proven(number, review), "op-1", f"10.0.1.{number}")
+    assert world.reviewed - before == reviews
+
+
+STRANGERS = {
+    "bound to no pod": replace(REVIEW, pod="", pod_uid=""),
+    "bound to a pod of their own": replace(REVIEW, pod="mine", pod_uid="mine-uid"),
+    "bound to an older pod of that name": replace(REVIEW, pod_uid="older"),
+    "for another audience": replace(REVIEW, pod="", pod_uid="", audiences=()),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+async def test_a_namespace_costs_few_reviews_and_its_jobs_lose_nothing(world: World, stranger: AccountReview) -> None:
+    """Also by many accounts: whoever may make tokens in a namespace may make accounts."""
+    await flood(world, stranger, int(STRANGERS_BURST))
+    other = replace(stranger, user="system:serviceaccount:team-a:another")
+    await flood(world, other, 0)
+    world.review_answer = REVIEW
+    assert await world.exchange.exchange(proven(0), "op-1", "10.0.0.1"), "the job's own pod has a share of its own"
+    await flood(world, replace(stranger, user="system:serviceaccount:team-b:default"), int(STRANGERS_BURST))
+
+
+async def test_a_pod_gets_few_bundles_by_however_many_tokens(world: World) -> None:
+    await flood(world, REVIEW, int(POD_BURST))
+    assert len(world.minted) == POD_BURST
+    world.now += APART_SECONDS
+    assert await world.exchange.exchange(proven(0), "op-1", "10.0.0.1"), "one that had a bundle renews it"
+    world.now += 60
+    assert await world.exchange.exchange(proven(10_000), "op-1", "10.0.0.1"), "and in time so does a new one"
+
+
+async def test_who_only_claims_to_be_a_pod_takes_nothing_from_it(world: World) -> None:
+    world.review_answer = AccountReview()
+    for number in range(int(BURST)):
+        with pytest.raises(e.ExchangeDeniedError):
+            await world.exchange.exchange(proven(number), "op-1", f"10.0.1.{number}")
+    world.review_answer = REVIEW
+    assert await world.exchange.exchange(proven(-1), "op-1", "10.0.0.1")
+
+
+async def test_somebody_who_is_no_account_counts_as_a_failure_of_his_address(world: World) -> None:
+    world.review_answer = replace(REVIEW, user="alice")
+    for number in range(int(BURST) + 5):
+        with pytest.raises(e.ExchangeDeniedError):
+            await world.exchange.exchange(f"proven.{number}.x", "op-1", "10.0.0.1")
+    assert world.reviewed == BURST
+
+
+@pytest.mark.parametrize("middle", ["", "!!", "bnVsbA", "W10", "e30", "eyJrdWJlcm5ldGVzLmlvIjoxfQ", "W1tb" * 2000])
+async def test_claims_that_cannot_be_read_are_none(world: World, middle: str) -> None:
+    with contextlib.suppress(e.ExchangeDeniedError):
+        await world.exchange.exchange(f"proven.{middle}.x", "op-1", "10.0.0.1")
