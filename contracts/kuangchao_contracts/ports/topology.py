@@ -42,7 +42,10 @@ class TopologyRank(Port):
     @abstractmethod
     @operation(audit=AuditClass.STEP)
     def build(self, capability: Capability, request: BuildRequest) -> LinkReport:
-        """Create the groups of the plan in topological order. Raises ConflictError for another plan or attempt."""
+        """Create the groups of the plan in topological order.
+
+        Raises RankMismatchError for a rank that is not the token's, ConflictError for another plan or attempt.
+        """
 
     @abstractmethod
     @operation(audit=AuditClass.STEP)

@@ -13,8 +13,10 @@ from kuangchao_contracts import errors as e
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile, part_name
 from kuangchao_contracts.ports.state import SnapshotRequest
+from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_contracts.tokens import parse_claims, parse_strict
+from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import NOTES_PER_MESSAGE, RankChannel, RankMessage
 from kuangchao_worker.pod.revocations import REVOCATIONS, Revocations, write_revocations
@@ -95,6 +97,20 @@ def test_a_call_without_right_is_refused_and_told_at_once_with_its_count(rank: R
     assert (note.reason, note.op, note.count, note.allowed) == ("UnknownOperation", "execution.join", 2, False)
     assert (note.rank, note.attempt) == (0, 1)
     assert rank.log.count == 2
+
+
+def test_links_are_built_for_the_ranks_of_the_token_only(rank: Rank) -> None:
+    """The tokens of the pod name ranks 0 to 63."""
+    plan = rank.assigned.launch.plan
+    rank.authority.serve([TopologyService("the hash of another plan", 1)])
+    where = {"master_host": "127.0.0.1", "master_port": 1, "store_prefix": "p"}
+    own, other = (BuildRequest(plan=plan, attempt=1, rank=number, **where) for number in (63, 64))
+    with pytest.raises(e.ConflictError):
+        rank.authority.call("topology.build", own)
+    with pytest.raises(e.RankMismatchError):
+        rank.authority.call("topology.build", other)
+    (message,) = rank.said()
+    assert [(note.reason, note.op) for note in message.notes] == [("RankMismatch", "topology.build")]
 
 
 def test_notes_wait_for_an_agent_that_does_not_listen(rank: Rank, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 import pytest
 
 from kuangchao_contracts import errors as e
+from kuangchao_contracts.capability import Capability
+from kuangchao_contracts.claims import Claims
 from kuangchao_contracts.plan import Axis, AxisGroups
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_worker.layers.topology.decide import GroupSpec, TopologyCycleError, build_order, groups_of
 from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.rank.wiring import require_data_parallel
 from tests.unit.worker.fakegate import make_plan
-from tests.unit.worker.parts import CAPABILITY
 
 
 def test_groups_cover_the_world_and_come_after_what_they_need() -> None:
@@ -42,10 +43,11 @@ def test_cycle_is_an_error_that_names_it() -> None:
 def test_links_are_built_only_for_the_assigned_plan_and_attempt() -> None:
     plan = make_plan(1)
     service = TopologyService(plan.hash, 2)
+    own = Capability.model_construct(claims=Claims.model_construct(ranks="0"))
     common = {"rank": 0, "master_host": "127.0.0.1", "master_port": 1, "store_prefix": "p", "timeout_seconds": 1}
     for request in (BuildRequest(plan=plan, attempt=1, **common), BuildRequest(plan=make_plan(2), attempt=2, **common)):
         with pytest.raises(e.ConflictError):
-            service.build(CAPABILITY, request)
+            service.build(own, request)
 
 
 def test_plan_that_this_worker_cannot_carry_out_is_refused() -> None:

@@ -30,8 +30,9 @@ class TopologyService(TopologyRank):
     def __init__(self, plan_hash: str, attempt: int, stop: Callable[[], bool] = lambda: False) -> None:
         self._plan_hash, self._attempt, self._stop = plan_hash, attempt, stop
 
-    def build(self, capability: Capability, request: BuildRequest) -> LinkReport:  # noqa: ARG002
+    def build(self, capability: Capability, request: BuildRequest) -> LinkReport:
         """See TopologyRank."""
+        capability.require_ranks([request.rank])
         if request.attempt != self._attempt or request.plan.hash != self._plan_hash:
             raise ConflictError(
                 f"build for attempt {request.attempt} and plan {request.plan.hash[:8]}, but this rank "
