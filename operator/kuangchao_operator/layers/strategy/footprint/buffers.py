@@ -45,7 +45,7 @@ def reduced_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
 
 def bucket_bytes(gradients: int, setting: Setting, backend: Backend) -> int:
     """Buckets of the gradient reduction, where there is more than one rank to reduce over."""
-    if setting.layout.dense_shards == 1:
+    if setting.layout.replicas == 1:
         return 0
     return backend.bucket_bytes + gradients * backend.bucket_permille // 1000
 

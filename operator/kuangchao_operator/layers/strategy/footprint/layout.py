@@ -28,6 +28,9 @@ class Layout:
     vocab_whole: bool = False
     """Whether embedding and output layer are not divided by tensor parallelism."""
     stage_layers: tuple[int, ...] | None = None
+    shard_ranks: int = 0
+    """Ranks over which sharding divides a state, each such group holding all of it (hybrid sharding, HSDP of PyTorch);
+    0: over every rank that holds the same parameters."""
 
     @property
     def world(self) -> int:
@@ -40,14 +43,20 @@ class Layout:
         return self.expert * self.expert_tensor
 
     @property
-    def dense_shards(self) -> int:
-        """Ranks that hold the same non-expert parameters: context-parallel ranks count as data-parallel here."""
+    def replicas(self) -> int:
+        """Ranks with the same non-expert parameters, whose gradients are summed: context-parallel ranks count as
+        data-parallel here."""
         return self.data * self.context
 
     @property
+    def dense_shards(self) -> int:
+        """Ranks over which sharding divides the states of non-expert parameters."""
+        return self.shard_ranks or self.replicas
+
+    @property
     def expert_shards(self) -> int:
-        """Ranks that hold the same experts."""
-        return self.tensor * self.context * self.data // self.expert_ranks
+        """Ranks over which sharding divides the states of the same experts."""
+        return max(1, self.tensor * self.dense_shards // self.expert_ranks)
 
     @property
     def tokens_divided(self) -> int:

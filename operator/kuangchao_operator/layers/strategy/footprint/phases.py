@@ -5,12 +5,20 @@ from typing import Annotated
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, ShortText, Text
-from kuangchao_contracts.plan import Bytes, StageMemory
+from kuangchao_contracts.plan import Bytes, Sharding, StageMemory
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Backend, Calibration
+from kuangchao_operator.layers.strategy.footprint.parameters import Share
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak, allocator_permille, peaks
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
-from kuangchao_operator.layers.strategy.footprint.states import on_rank
+from kuangchao_operator.layers.strategy.footprint.setting import Offload, Setting
+from kuangchao_operator.layers.strategy.footprint.states import (
+    SHARDS_GRADIENTS,
+    Rank,
+    gradient_cost,
+    on_rank,
+    parameter_cost,
+    state_memory,
+)
 
 
 class Phase(Contract):
@@ -52,12 +60,12 @@ class StageFootprint(Contract):
 
 def footprint(setting: Setting, calibration: Calibration) -> tuple[StageFootprint, ...]:
     """Every stage of a setting."""
-    backend = calibration.backends[setting.backend]
-    return tuple(_explained(peak, setting, backend) for peak in peaks(setting, calibration))
+    return tuple(_explained(peak, setting, calibration) for peak in peaks(setting, calibration))
 
 
-def _explained(peak: Peak, setting: Setting, backend: Backend) -> StageFootprint:
+def _explained(peak: Peak, setting: Setting, calibration: Calibration) -> StageFootprint:
     named = zip(peak.phases._fields, peak.phases, strict=True)
+    lines = state_lines(peak.stage.held, peak.stage.trained, setting, calibration)
     return StageFootprint(
         stage=peak.number,
         parameters_bytes=peak.states.parameters,
@@ -69,21 +77,57 @@ def _explained(peak: Peak, setting: Setting, backend: Backend) -> StageFootprint
         reserved_bytes=peak.reserved_bytes,
         device_bytes=peak.device_bytes,
         phases=tuple(Phase(name=name.replace("_", " "), allocated_bytes=size) for name, size in named),
-        arithmetic=(*_states(peak, setting, backend), *_rest(peak, setting, backend)),
+        arithmetic=(*lines, *_rest(peak, setting, calibration.backends[setting.backend])),
     )
 
 
-def _states(peak: Peak, setting: Setting, backend: Backend) -> tuple[str, ...]:
-    held, trained = on_rank(peak.stage.held, setting), on_rank(peak.stage.trained, setting)
-    cost, states = backend.states[setting.precision], peak.states
-    over = f" over {setting.layout.dense_shards} ranks" if setting.layout.dense_shards > 1 else ""
+def _optimizer_cost(setting: Setting, calibration: Calibration) -> str:
+    """Bytes of the optimizer for each parameter: "8 B (adam)", "(4 B main copy + 8 B (adam))"."""
+    cost = calibration.backends[setting.backend].states[setting.precision]
+    whole, part = divmod(calibration.optimizer_bytes[setting.optimizer] * cost.state_permille, 1000)
+    states = f"{whole}{f'.{part:03}'.rstrip('0') if part else ''} B ({setting.optimizer.value})"
+    return f"({cost.main} B main copy + {states})" if cost.main else states
+
+
+def state_lines(held: Share, trained: Share, setting: Setting, calibration: Calibration) -> tuple[str, ...]:
+    """How the states of a rank came about, one line for each kind and one for their sum."""
+    states, whole, train = state_memory(held, trained, setting, calibration), on_rank(held, setting), Rank(0, 0)
+    if setting.offload is Offload.NONE:
+        train = on_rank(trained, setting)
+    cost, kind = calibration.backends[setting.backend].states[setting.precision], setting.sharding
+    optimizer = _optimizer_cost(setting, calibration)
     return (
-        f"parameters: {held.total:,} x {cost.parameter} B ({setting.precision.value}) ="
-        f" {human_bytes(states.parameters)} (sharding {setting.sharding.value}{over})",
-        f"gradients: {trained.total:,} x {cost.gradient} B = {human_bytes(states.gradients)}",
-        f"optimizer: {setting.optimizer.value}, main copies {human_bytes(states.first_step)} + states"
-        f" {human_bytes(states.optimizer - states.first_step)} = {human_bytes(states.optimizer)}",
+        f"parameters: {_over(whole, setting, shard=kind is Sharding.FULL)} x {parameter_cost(cost, setting)} B"
+        f" ({setting.precision.value}) = {_bytes(states.parameters)}",
+        f"gradients: {_over(train, setting, shard=kind in SHARDS_GRADIENTS)} x {gradient_cost(cost, setting)} B ="
+        f" {_bytes(states.gradients)}",
+        f"optimizer: {_over(train, setting, shard=kind is not Sharding.NONE)} x {optimizer} ="
+        f" {_bytes(states.optimizer)}",
+        f"states: {_gigabytes(states.parameters)} + {_gigabytes(states.gradients)} + {_gigabytes(states.optimizer)} ="
+        f" {_gigabytes(states.parameters + states.gradients + states.optimizer)} GB",
     )
+
+
+def _over(rank: Rank, setting: Setting, *, shard: bool) -> str:
+    """Parameters on a rank and the ranks that share them: "7,000,000,000 / 8 ranks"."""
+    layout = setting.layout
+    if not shard or (layout.dense_shards == 1 and layout.expert_shards == 1):
+        return f"{rank.total:,}"
+    if rank.experts == 0:
+        return f"{rank.dense:,} / {layout.dense_shards} ranks"
+    return (
+        f"({rank.dense:,} / {layout.dense_shards} ranks + {rank.experts:,} of experts / {layout.expert_shards} ranks)"
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} B ({human_bytes(size)})"
+
+
+def _gigabytes(size: int) -> str:
+    """Decimal, as papers and vendors count model states, with two places."""
+    hundredths = (size + 5_000_000) // 10_000_000
+    return f"{hundredths // 100}.{hundredths % 100:02}"
 
 
 def _rest(peak: Peak, setting: Setting, backend: Backend) -> tuple[str, ...]:

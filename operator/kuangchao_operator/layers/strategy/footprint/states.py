@@ -1,7 +1,8 @@
 """What the parameters of a stage cost on one rank: themselves, gradients, main copies and optimizer states. Pure.
 
-Sharding divides them over the ranks that hold the same ones: optimizer states first, then gradients, then parameters
-(ZeRO stages 1, 2 and 3). Ranks that hold the same experts are fewer than those that hold the same dense parameters.
+Sharding divides them over the ranks that hold the same ones, or over a group of those: optimizer states first, then
+gradients, then parameters (ZeRO stages 1, 2 and 3). Ranks that hold the same experts are fewer than those that hold the
+same dense parameters.
 """
 
 from typing import NamedTuple
@@ -55,10 +56,9 @@ def state_memory(held: Share, trained: Share, setting: Setting, calibration: Cal
     if setting.offload is not Offload.NONE:
         train = Rank(0, 0)
     main = divided(train, cost.main, setting, shard=setting.sharding is not Sharding.NONE)
-    kept = 0 if setting.offload is Offload.PARAMETERS else cost.parameter
     return StateMemory(
-        parameters=divided(whole, kept, setting, shard=setting.sharding is Sharding.FULL),
-        gradients=divided(train, _gradient(cost, setting), setting, shard=setting.sharding in SHARDS_GRADIENTS),
+        parameters=divided(whole, parameter_cost(cost, setting), setting, shard=setting.sharding is Sharding.FULL),
+        gradients=divided(train, gradient_cost(cost, setting), setting, shard=setting.sharding in SHARDS_GRADIENTS),
         optimizer=main + divided(train, states, setting, shard=setting.sharding is not Sharding.NONE, permille=True),
         casts=divided(whole, cost.cast, setting, shard=setting.sharding is Sharding.FULL),
         first_step=main,
@@ -72,10 +72,16 @@ def divided(rank: Rank, each: int, setting: Setting, *, shard: bool, permille: b
     if not shard:
         return -(-rank.total * each // unit)
     dense = -(-rank.dense * each // (unit * setting.layout.dense_shards))
-    return dense + -(-rank.experts * each // (unit * max(1, setting.layout.expert_shards)))
+    return dense + -(-rank.experts * each // (unit * setting.layout.expert_shards))
 
 
-def _gradient(cost: StateCost, setting: Setting) -> int:
+def parameter_cost(cost: StateCost, setting: Setting) -> int:
+    """Bytes of a parameter on the device: none where parameters stand in main memory."""
+    return 0 if setting.offload is Offload.PARAMETERS else cost.parameter
+
+
+def gradient_cost(cost: StateCost, setting: Setting) -> int:
+    """Bytes of a gradient on the device, apart from those that come and go."""
     if setting.sharding is Sharding.FULL and cost.full_gradient is not None:
         return cost.full_gradient
     return cost.gradient
