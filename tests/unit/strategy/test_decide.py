@@ -26,8 +26,8 @@ from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
 from kuangchao_contracts.tokens import Claims, Grant
 from kuangchao_operator.layers.strategy import memory
-from kuangchao_operator.layers.strategy.decide import plan, replan
 from kuangchao_operator.layers.strategy.service import StrategyService
+from kuangchao_operator.layers.strategy.shipped import plan, replan
 
 MIB, GIB = 2**20, 2**30
 CAPABILITY = Capability(

@@ -3,8 +3,8 @@
 import json
 
 from kuangchao_contracts.plan import DeviceShape, MeasuredModel, PlanRequest, TrainingSpec
-from kuangchao_operator.layers.strategy.decide import plan
 from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
+from kuangchao_operator.layers.strategy.shipped import plan
 
 CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2**31, per_node=4, nodes=1)
 WISH = PlanRequest(

@@ -20,7 +20,7 @@ from kuangchao_contracts.plan import (
     TransformerModel,
 )
 from kuangchao_operator.layers.strategy import laws
-from kuangchao_operator.layers.strategy.decide import plan
+from kuangchao_operator.layers.strategy.shipped import plan
 
 SHAPE = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 2**30, per_node=8, nodes=2)
 
@@ -147,7 +147,7 @@ def test_whole_pods_only() -> None:
     assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 6")
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16-pure", "fp8"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16-pure", "fp16-pure", "fp8"])
 def test_a_precision_that_no_executor_can_run_is_refused_with_its_memory(precision: str) -> None:
     wish = request(model=MeasuredModel(parameters=10**6))
     half = wish.replace(training=TrainingSpec(global_batch=32, precision=precision))

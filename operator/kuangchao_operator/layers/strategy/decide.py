@@ -17,12 +17,13 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import laws, memory
+from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.memory import Evidence
 
 MAX_ALTERNATIVES = 4
 
 
-def plan(request: PlanRequest) -> PlanOutcome:
+def plan(request: PlanRequest, known: Knowledge) -> PlanOutcome:  # noqa: ARG001 - until the search rests on it
     """The plan, or why there is none. `measured_peak_bytes` is the peak of the plan made without it."""
     if request.measured_peak_bytes is None:
         return _search(request, None)
@@ -30,7 +31,7 @@ def plan(request: PlanRequest) -> PlanOutcome:
     return _search(request, _evidence(first, request)) if first is not None else _search(request, None)
 
 
-def replan(previous: ParallelPlan, request: PlanRequest) -> PlanOutcome:
+def replan(previous: ParallelPlan, request: PlanRequest, known: Knowledge) -> PlanOutcome:  # noqa: ARG001 - as above
     """A plan that needs less than `previous`, which was seen not to fit."""
     return _search(request, _evidence(previous, request))
 

@@ -4,7 +4,7 @@ from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import PlanOutcome, PlanRequest
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
-from kuangchao_operator.layers.strategy import decide
+from kuangchao_operator.layers.strategy import shipped
 
 
 class StrategyService(StrategyControl):
@@ -12,10 +12,10 @@ class StrategyService(StrategyControl):
 
     async def plan(self, capability: Capability, request: PlanRequest) -> PlanOutcome:  # noqa: ARG002 - the port's shape
         """The plan, or why there is none."""
-        return decide.plan(request)
+        return shipped.plan(request)
 
     async def replan(self, capability: Capability, request: ReplanRequest) -> PlanOutcome:  # noqa: ARG002
         """A plan that needs less than the one that did not fit. Raises InvalidInputError without a measured peak."""
         if request.request.measured_peak_bytes is None:
             raise InvalidInputError("request.measuredPeakBytes", None, "a plan is replaced on a measured peak only")
-        return decide.replan(request.previous, request.request)
+        return shipped.replan(request.previous, request.request)

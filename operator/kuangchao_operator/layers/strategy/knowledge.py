@@ -1,0 +1,11 @@
+"""What the planner knows beside a request: figures of frameworks and of devices. Values only; reads nothing."""
+
+from typing import NamedTuple
+
+from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
+
+
+class Knowledge(NamedTuple):
+    """The data that a plan depends on and that no request carries."""
+
+    calibration: Calibration
