@@ -303,7 +303,9 @@ def authorise(claims: Claims, spec: Operation, resource: str, fence: Fence, poli
     """
     if not spec.stale_ok:
         check_attempt(claims, 1 if claims.juid == SYSTEM else fence.attempt(claims.juid))
-    if fence.revoked(claims.jti) or (claims.role in WORKER_ROLES and fence.job_revoked(claims.juid)):
+    # what a lease was exchanged for goes with it: whoever stole the lease could have exchanged it a moment before
+    family = filter(None, (claims.jti, claims.par))
+    if any(map(fence.revoked, family)) or (claims.role in WORKER_ROLES and fence.job_revoked(claims.juid)):
         raise e.RevokedTokenError("token was revoked")
     segments = resources.parse(resource)
     if segments[0] != claims.ns:

@@ -39,6 +39,17 @@ async def test_a_token_and_a_job_are_refused_with_a_warm_cache(world: World) -> 
     assert await outcome(world, held) == (200, "")
 
 
+async def test_what_a_token_was_exchanged_for_is_taken_back_with_it(world: World) -> None:
+    """Whoever stole the lease exchanges it before it is taken back."""
+    lease = (await bundle(world)).token("agent", "kc:interface")
+    wanted = {"op": "state.commit_checkpoint", "resource": JOB.resource}
+    status, answer = await world.call("interface.exchange", lease, wanted)
+    assert status == 200
+    world.fence.take_back({parse_claims(parse_strict(lease)[1]).jti: int(time.time()) + 300}, ())
+    assert (await world.call("state.commit_checkpoint", answer["token"], {}))[0] == 401
+    assert world.records()[-1].reason == "RevokedToken"
+
+
 async def test_a_layer_goes_on_ending_a_job_whose_workers_are_taken_back(world: World) -> None:
     world.fence.take_back({}, [JOB.uid])
     token = await world.tokens.token(Layer.EXECUTION, JOB, "execution.reclaim")
