@@ -2,6 +2,7 @@
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ CREATE TABLE IF NOT EXISTS checkpoints (
 SHARD_OP: Final = "audit.shard"
 """Operation of the first record of a day: it says how the day before ended."""
 BUSY_SECONDS: Final = 2.0
+MAX_FLAWS: Final = 10
 
 
 def file_of(directory: Path, day: date) -> Path:
@@ -71,6 +73,27 @@ def open_reader(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def flaws(reader: sqlite3.Connection) -> list[str]:
+    """What is in a file that its writer did not make, and indexes that do not lead to every row.
+
+    The rows may be whole all the same; but a query that goes by such an index finds less than there is.
+    """
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(TABLES)
+        foreign = sorted(_objects(reader) - _objects(ours))
+    found = [f"holds a {kind} {name!r} that its writer did not make so" for kind, name, _ in foreign]
+    for (said,) in reader.execute(f"PRAGMA integrity_check({MAX_FLAWS})"):
+        if said != "ok":
+            found.append(f"is damaged: {str(said)[:200]}")
+    return found
+
+
+def _objects(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """Kind, name and text of all tables, indexes, views and triggers."""
+    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema")
+    return {(str(kind), str(name), str(sql)) for kind, name, sql in found}
 
 
 def encode(seq: int, previous: str, record: AuditRecord) -> bytes:

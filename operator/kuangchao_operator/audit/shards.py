@@ -14,6 +14,7 @@ from kuangchao_operator.audit.tree import Kept
 from kuangchao_operator.audit.walk import body_of
 
 COLUMNS: Final = ", ".join(cold.COLUMNS)
+DID: Final = "op = ? AND resource = ? AND stage IN ('intent', 'result')"
 
 
 class Shard(ABC):
@@ -41,8 +42,15 @@ class Shard(ABC):
         """Numbers of the first and the last record; (0, 0) when there is none. Raises StorageError."""
 
     @abstractmethod
-    def tells(self, op: str, resource: str) -> bool:
-        """Whether a record of this operation on this resource is there. Raises StorageError."""
+    def did(self, op: str, resource: str) -> bool:
+        """Whether this operation was begun on this resource. Raises StorageError.
+
+        A denial does not count: whoever is refused chooses the words of what he asked for.
+        """
+
+    def flaws(self) -> list[str]:
+        """What is wrong with the form: a query would not find all that `rows` gives. Raises StorageError."""
+        return []
 
     @property
     def summary(self) -> ShardSummary | None:
@@ -80,11 +88,15 @@ class Hot(Shard):
             first, last = reader.execute("SELECT min(seq), max(seq) FROM records").fetchone()
         return first or 0, last or 0
 
-    def tells(self, op: str, resource: str) -> bool:
+    def did(self, op: str, resource: str) -> bool:
         """See `Shard`."""
-        query = "SELECT 1 FROM records WHERE op = ? AND resource = ? LIMIT 1"
         with tree.reading(self.path) as reader:
-            return reader.execute(query, (op, resource)).fetchone() is not None
+            return reader.execute(f"SELECT 1 FROM records WHERE {DID} LIMIT 1", (op, resource)).fetchone() is not None  # noqa: S608  # our own text
+
+    def flaws(self) -> list[str]:
+        """See `Shard`."""
+        with tree.reading(self.path) as reader:
+            return schema.flaws(reader)
 
 
 class Put(Shard):
@@ -108,10 +120,10 @@ class Put(Shard):
         """See `Shard`."""
         return self.summary.first, self.summary.last
 
-    def tells(self, op: str, resource: str) -> bool:
+    def did(self, op: str, resource: str) -> bool:
         """See `Shard`."""
         with Cold(self._directory) as reader:
-            return bool(reader.select([self._folder], "op = ? AND resource = ?", (op, resource), 1))
+            return bool(reader.select([self._folder], DID, (op, resource), 1))
 
     @property
     def summary(self) -> ShardSummary:
@@ -140,7 +152,7 @@ class Gone(Shard):
         """See `Shard`."""
         return self._content.first, self._content.last
 
-    def tells(self, op: str, resource: str) -> bool:  # noqa: ARG002  # the interface's signature
+    def did(self, op: str, resource: str) -> bool:  # noqa: ARG002  # the interface's signature
         """See `Shard`."""
         return False
 

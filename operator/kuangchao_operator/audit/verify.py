@@ -97,6 +97,8 @@ class Verification:
             if shard.gone and summary is not None:
                 self._gone(shard, summary, kept)
                 return True
+            if begins:
+                self._flaws(shard)
             if not self._rows(shard, kept, limit, begins):
                 return False
         except StorageError as error:
@@ -110,6 +112,10 @@ class Verification:
         ):
             self._problem(shard, "holds other records than were put away")
         return True
+
+    def _flaws(self, shard: Shard) -> None:
+        for flaw in shard.flaws():
+            self._problem(shard, flaw)
 
     def _rows(self, shard: Shard, kept: list[Kept], limit: int, begins: bool) -> bool:
         rows = shard.rows(skip=self._tree.end)
@@ -174,7 +180,7 @@ class Verification:
         if any(other.gone for other in self._shards if other.day > shard.day):
             return True
         resource = f"{CLUSTER}/audit/{shard.day.isoformat()}"
-        return any(other.tells(RETIRE_OP, resource) for other in self._shards if other.day > shard.day)
+        return any(other.did(RETIRE_OP, resource) for other in self._shards if other.day > shard.day)
 
     def _ends(self, shard: Shard, kept: list[Kept], size: int, root: str) -> None:
         covered = kept[-1].size if kept else 0

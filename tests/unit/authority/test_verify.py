@@ -7,11 +7,13 @@ import sqlite3
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kuangchao_contracts import notes
+from kuangchao_contracts.audit import Decision, Stage
 from kuangchao_contracts.auditproof import Position, VerifyRequest
 from kuangchao_contracts.errors import InvalidInputError, StorageError
 from kuangchao_contracts.merkle import Frontier, leaf_hash
@@ -136,6 +138,23 @@ def also(*edits: Edit) -> Edit:
     return run
 
 
+def without_agent(world: Proven) -> None:
+    """An index that leaves a subject out, under the text of the one that does not."""
+    (text,) = first_of(world, "SELECT sql FROM sqlite_schema WHERE name = 'by_subject'")
+    sql(
+        1,
+        "PRAGMA writable_schema = ON",
+        "DROP INDEX by_subject",
+        "CREATE INDEX by_subject ON records (subject, ts) WHERE subject <> 'layer:execution'",
+        f"UPDATE sqlite_schema SET sql = '{text}' WHERE name = 'by_subject'",
+    )(world)
+
+
+def first_of(world: Proven, query: str) -> tuple[str, ...]:
+    with tree.reading(day(1)(world)) as reader:
+        return tuple(reader.execute(query).fetchone())
+
+
 SWAP = ("UPDATE records SET seq = 99 WHERE seq = 25", "UPDATE records SET seq = 25 WHERE seq = 30",
         "UPDATE records SET seq = 30 WHERE seq = 99")  # fmt: skip
 COPIED = "opid, ts, stage, op, resource, subject, job, decision, body"
@@ -207,6 +226,23 @@ CORPUS: dict[str, tuple[Edit, str]] = {
     "note of a checkpoint": (
         sql(1, "UPDATE checkpoints SET note = replace(note, 'time 1', 'time 2')"),
         f"{SECOND}: checkpoint of 11: no known key",
+    ),
+    "index that leaves out": (without_agent, f"{SECOND}: is damaged: row "),
+    "trigger": (
+        sql(1, "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records WHERE seq = new.seq; END"),
+        f"{SECOND}: holds a trigger 't' that its writer did not make so",
+    ),
+    "index of another text": (
+        sql(1, "DROP INDEX by_ts", "CREATE INDEX by_ts ON records (ts) WHERE ts > 5"),
+        f"{SECOND}: holds a index 'by_ts'",
+    ),
+    "view over the table": (
+        sql(
+            1,
+            "ALTER TABLE records RENAME TO hidden",
+            "CREATE VIEW records AS SELECT * FROM hidden",
+        ),
+        f"{SECOND}: holds a ",
     ),
     "signed by another": (signed_by_another, f"{THIRD}: checkpoint of 6: no known key has signed"),
     "removed under a tombstone": (
@@ -310,14 +346,25 @@ class TestOlderDays:
             tiering.move(world.directory, date(2027, 1, 15 + number))
         report = world.verify()
         assert (report.ok, report.problems, report.files, report.records) == (True, (), 3, 52)
-        retired = record(53, op="audit.retire", resource="_cluster/audit/2027-01-15")
         retention.bury(world.directory, date(2027, 1, 15))
         assert "no record says" in world.verify().problems[0]
-        world.store = AuditStore(world.directory, world.clock)
-        world.store.append([Entry(retired)])
-        world.store.close()
+        self.append(world, 53, stage=Stage.INTENT, decision=Decision.ERROR)
         report = world.verify()
         assert (report.ok, report.problems, report.records, report.last) == (True, (), 33, 53)
+
+    def test_a_caller_who_was_refused_has_removed_nothing(self, world: Proven) -> None:
+        """Anybody who reaches the gate has it record a denial of what he calls his operation and resource."""
+        tiering.move(world.directory, date(2027, 1, 15))
+        retention.bury(world.directory, date(2027, 1, 15))
+        self.append(world, 53, stage=Stage.DENY, decision=Decision.DENY, layer="unknown", subject="unverified")
+        assert "no record says" in world.verify().problems[0]
+
+    def append(self, world: Proven, number: int, **changes: Any) -> None:
+        """A record about the removal of the first day."""
+        world.store = AuditStore(world.directory, world.clock)
+        told = record(number, op="audit.retire", resource="_cluster/audit/2027-01-15", **changes)
+        world.store.append([Entry(told)])
+        world.store.close()
 
     def test_a_cold_day_that_is_not_what_was_put_away(self, world: Proven) -> None:
         tiering.move(world.directory, date(2027, 1, 15))
