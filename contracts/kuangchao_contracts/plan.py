@@ -6,21 +6,42 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, ShortText, Text
+from kuangchao_contracts.fabric import Fabric
+from kuangchao_contracts.parallel import Objective, Overlay, OverlayGroups, PlacementRule, Schedule, StepEstimate
 
 Count = Annotated[int, Field(ge=1, le=1_048_576)]
 Bytes = Annotated[int, Field(ge=0)]
+StageLayers = Annotated[tuple[Annotated[int, Field(ge=0, le=1_048_576)], ...], Field(max_length=1024)]
+
+
+def _empty(value: object) -> bool:
+    return not value
+
+
+def _is_one(value: object) -> bool:
+    return value == 1
+
+
+def _is_plain_schedule(value: object) -> bool:
+    return value is Schedule.ONE_F_ONE_B
+
+
+def _is_time(value: object) -> bool:
+    return value is Objective.TIME
 
 
 class Precision(StrEnum):
     """Number format of parameters and activations in the forward pass.
 
-    What stands beside it in fp32 is the framework's to say: "bf16" has fp32 main parameters, "bf16-pure" has none.
+    What stands beside it in fp32 is the framework's to say: "bf16" and "fp16" have fp32 main parameters, "bf16-pure"
+    and "fp16-pure" have none.
     """
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
     BF16_PURE = "bf16-pure"
+    FP16_PURE = "fp16-pure"
     FP8 = "fp8"
 
 
@@ -145,7 +166,11 @@ class TrainingSpec(Contract):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
-_OLDER_PRECISION = {Precision.BF16_PURE: Precision.BF16, Precision.FP8: Precision.BF16}
+_OLDER_PRECISION = {
+    Precision.BF16_PURE: Precision.BF16,
+    Precision.FP16_PURE: Precision.FP16,
+    Precision.FP8: Precision.BF16,
+}
 _OLDER_OPTIMIZER = {
     Optimizer.ADAMW_BF16: Optimizer.ADAMW,
     Optimizer.ADAMW_8BIT: Optimizer.ADAMW,
@@ -185,6 +210,10 @@ class Parallelism(Contract):
     sequence: bool | None = None
     recompute: Recompute | None = None
     sharding: Sharding | None = None
+    schedule: Schedule | None = None
+    stage_layers: StageLayers | None = None
+    """Layers of each virtual stage in the order in which a micro-batch visits them."""
+    objective: Objective | None = None
 
 
 class DeviceShape(Contract):
@@ -195,10 +224,11 @@ class DeviceShape(Contract):
     memory_bytes: Bytes
     per_node: Count
     nodes: Count
+    fabric: Fabric | None = None
 
 
 class PlanRequest(Contract):
-    """All that a plan depends on."""
+    """All that a plan depends on. Members of later releases are left out while they are empty: digests stay."""
 
     devices: Count
     per_pod: Count
@@ -208,6 +238,10 @@ class PlanRequest(Contract):
     parallelism: Parallelism = Parallelism()
     managed: bool = True
     measured_peak_bytes: Bytes | None = None
+    what_if: Annotated[bool, Field(exclude_if=_empty)] = False
+    """Whether axes may be used that the worker of this release does not run."""
+    calibration_digest: Annotated[str, Field(max_length=64, pattern="^([0-9a-f]{64})?$", exclude_if=_empty)] = ""
+    """Content hash of the calibration; "" for the one of this release."""
 
 
 class Axis(StrEnum):
@@ -229,9 +263,13 @@ class AxisGroups(Contract):
 
 
 class StageMemory(Contract):
-    """Peak bytes on one device of a pipeline stage, by component; `arithmetic` shows how each came about."""
+    """Peak bytes on one device of a pipeline stage, by component; `arithmetic` shows how each came about.
+
+    With `last_stage` it is the fullest of the stages from `stage` to that one.
+    """
 
     stage: Annotated[int, Field(ge=0)]
+    last_stage: Annotated[int, Field(ge=0)] | None = None
     parameters_bytes: Bytes
     gradients_bytes: Bytes
     optimizer_bytes: Bytes
@@ -257,7 +295,11 @@ class Alternative(Contract):
 
 
 class ParallelPlan(Contract):
-    """How one job is split over its ranks. Rules, not a list per rank."""
+    """How one job is split over its ranks. Rules, not a list per rank.
+
+    `groups` is the mesh: its sizes multiply to the world. `overlays` group the same ranks once more. Members of later
+    releases are left out while they are empty: stored plans keep their hash.
+    """
 
     world_size: Count
     per_pod: Count
@@ -284,6 +326,16 @@ class ParallelPlan(Contract):
     alternatives: Annotated[tuple[Alternative, ...], Field(max_length=8)] = ()
     rejected: Annotated[tuple[RejectedAxis, ...], Field(max_length=16)] = ()
     request_digest: Annotated[str, Field(max_length=64, pattern="^[0-9a-f]{64}$")]
+    schedule: Annotated[Schedule, Field(exclude_if=_is_plain_schedule)] = Schedule.ONE_F_ONE_B
+    stage_layers: Annotated[StageLayers, Field(exclude_if=_empty)] = ()
+    """Layers of each virtual stage in order; empty: as even as can be."""
+    expert_tensor: Annotated[Count, Field(exclude_if=_is_one)] = 1
+    shard_ranks: Annotated[int, Field(ge=0, le=1_048_576, exclude_if=_empty)] = 0
+    """Ranks over which a sharded state is divided; 0: all of data x context."""
+    objective: Annotated[Objective, Field(exclude_if=_is_time)] = Objective.TIME
+    step: StepEstimate | None = None
+    overlays: Annotated[tuple[OverlayGroups, ...], Field(max_length=8, exclude_if=_empty)] = ()
+    placement: Annotated[tuple[PlacementRule, ...], Field(max_length=8, exclude_if=_empty)] = ()
 
     @property
     def hash(self) -> str:
@@ -302,10 +354,11 @@ class ParallelPlan(Contract):
         text = "".join(f"{name}{size}" for name, size in parts if size > 1)
         return text or "dp1"
 
-    def coordinate(self, rank: int, axis: Axis) -> int:
+    def coordinate(self, rank: int, axis: Axis | Overlay) -> int:
         """Coordinate of a rank on an axis; 0 for an axis that the plan does not use."""
-        for group in self.groups:
-            if group.axis is axis:
+        groups: tuple[AxisGroups | OverlayGroups, ...] = (*self.groups, *self.overlays)
+        for group in groups:
+            if group.axis.value == axis.value:
                 return (rank // group.stride) % group.size
         return 0
 

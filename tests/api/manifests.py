@@ -27,7 +27,8 @@ def _shared_spec() -> Object:
         "devices": {"count": 8, "perPod": 2, "type": "cpu", "min": 2, "max": 16},
         "parallelism": {
             "mode": "Auto", "tensor": 2, "pipeline": 2, "data": 2, "context": 1, "expert": 1, "microBatch": 1,
-            "virtualStages": 1, "sequence": False, "recompute": "none", "sharding": "none",
+            "virtualStages": 1, "sequence": False, "recompute": "none", "sharding": "none", "schedule": "1f1b",
+            "stageLayers": [1, 1], "objective": "time",
         },
         "checkpoint": {
             "everySteps": 5, "everyMinutes": 1, "keep": 3, "storage": {"claimName": "checkpoints", "path": "runs/one"},
@@ -134,13 +135,23 @@ def full_plan() -> Object:
                 "globalBatch": 8, "recompute": "none", "sharding": "none", "managed": True, "memoryChecked": True,
                 "groups": [{"axis": "data", "size": 8, "stride": 1}],
                 "memory": [{
-                    "stage": 0, "parametersBytes": 1, "gradientsBytes": 1, "optimizerBytes": 1, "activationsBytes": 1,
-                    "otherBytes": 1, "totalBytes": 5, "reservedBytes": 6, "arithmetic": ["1 + 1"],
+                    "stage": 0, "lastStage": 0, "parametersBytes": 1, "gradientsBytes": 1, "optimizerBytes": 1,
+                    "activationsBytes": 1, "otherBytes": 1, "totalBytes": 5, "reservedBytes": 6,
+                    "arithmetic": ["1 + 1"],
                 }],
                 "deviceMemoryBytes": 100, "stepMicroseconds": 5, "bubblePpm": 0,
                 "alternatives": [{"summary": "tp2dp4", "reason": "slower"}],
                 "rejected": [{"axis": "tensor", "reason": "not needed"}],
-                "requestDigest": DIGEST,
+                "requestDigest": DIGEST, "schedule": "zb-v", "stageLayers": [1, 1], "expertTensor": 2, "shardRanks": 4,
+                "objective": "memory",
+                "step": {
+                    "stepUs": 9, "computeUs": 1, "tensorUs": 1, "contextUs": 1, "expertUs": 1, "pipelineUs": 1,
+                    "dataUs": 1, "optimizerUs": 1, "bubblePpm": 1, "mfuPpm": 1, "hfuPpm": 1,
+                },
+                "overlays": [{"axis": "shard", "size": 4, "stride": 1}],
+                "placement": [
+                    {"within": "node", "size": 2, "stride": 1, "required": True, "reason": "tensor"},
+                ],
             },
         },
     }  # fmt: skip

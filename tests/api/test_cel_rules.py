@@ -56,6 +56,36 @@ CREATES = [
         {"parallelism": {"mode": "Manual", "tensor": 2}},
     ),
     Create(
+        "one number for each of its pipeline x virtualStages",
+        {"parallelism": {"pipeline": 2, "virtualStages": 2, "stageLayers": [1, 2, 2, 1]}},
+        {"parallelism": {"pipeline": 2, "stageLayers": [1, 2, 2, 1]}},
+    ),
+    Create(
+        "one number for each of its pipeline x virtualStages",
+        {"parallelism": {"pipeline": 2, "stageLayers": [3, 1]}},
+        {"parallelism": {"stageLayers": [3, 1]}},
+    ),
+    Create(
+        "zb-v has 2 virtualStages",
+        {"parallelism": {"schedule": "zb-v", "virtualStages": 2}},
+        {"parallelism": {"schedule": "zb-v", "virtualStages": 3}},
+    ),
+    Create(
+        "interleaved needs virtualStages of 2 or more",
+        {"parallelism": {"schedule": "interleaved"}},
+        {"parallelism": {"schedule": "interleaved", "virtualStages": 1}},
+    ),
+    Create(
+        "takes no virtualStages",
+        {"parallelism": {"schedule": "gpipe", "virtualStages": 2}},
+        {"parallelism": {"schedule": "1f1b", "virtualStages": 2}},
+    ),
+    Create(
+        "takes no virtualStages",
+        {"parallelism": {"schedule": "zb-h2", "virtualStages": 1}},
+        {"parallelism": {"schedule": "zb-h1", "virtualStages": 2}},
+    ),
+    Create(
         "quotaPercent of all channels",
         {"channels": [{"name": "a", "quotaPercent": 60}, {"name": "b", "quotaPercent": 40}]},
         {"channels": [{"name": "a", "quotaPercent": 60}, {"name": "b", "quotaPercent": 41}]},

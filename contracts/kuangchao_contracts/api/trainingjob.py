@@ -116,6 +116,28 @@ class Access(Contract):
     viewers: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
 
 
+_LAYOUT = rules(
+    (
+        "!has(self.stageLayers) || (has(self.pipeline)"
+        " && self.stageLayers.size() == self.pipeline * self.?virtualStages.orValue(1))",
+        "parallelism.stageLayers needs parallelism.pipeline, and one number for each of its pipeline x virtualStages"
+        " stages",
+    ),
+    (
+        "!has(self.schedule) || self.schedule != 'zb-v' || self.?virtualStages.orValue(2) == 2",
+        "parallelism.schedule zb-v has 2 virtualStages",
+    ),
+    (
+        "!has(self.schedule) || self.schedule != 'interleaved' || self.?virtualStages.orValue(2) > 1",
+        "parallelism.schedule interleaved needs virtualStages of 2 or more",
+    ),
+    (
+        "!has(self.schedule) || !(self.schedule in ['1f1b', 'zb-h1', 'zb-h2']) || self.?virtualStages.orValue(1) == 1",
+        "parallelism.schedule 1f1b, zb-h1 or zb-h2 takes no virtualStages; gpipe, interleaved and zb-v do",
+    ),
+)
+"""Rules over fields that 0.1.0 did not have: a guard comes first, so that stored jobs stay valid."""
+
 _PINNED = [f"self.parallelism.?{axis}.orValue(1)" for axis in ("tensor", "pipeline", "context", "data")]
 _EACH_FITS = " && ".join(f"{size} <= self.devices.count" for size in _PINNED)
 """Checked first, so that the product below cannot overflow."""
@@ -181,7 +203,7 @@ class TrainingJobSpec(Contract):
     model: ModelDescriptor | None = None
     training: TrainingSpec = TrainingSpec()
     devices: Devices
-    parallelism: Parallelism = Parallelism()
+    parallelism: Annotated[Parallelism, Field(json_schema_extra=_LAYOUT)] = Parallelism()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     fault: FaultPolicy = FaultPolicy()
     channels: Annotated[tuple[Channel, ...], Field(max_length=8, json_schema_extra=list_map("name"))] = ()

@@ -22,12 +22,14 @@ class StateBytes(NamedTuple):
 STATE_BYTES: Final[dict[Precision, StateBytes]] = {
     # With Adam 16, 18 and 20 bytes in all, as in Megatron-LM's dist_optimizer.md without sharding. bf16 is torch's
     # autocast, as our executor does it: fp32 parameters and gradients, and a cached bf16 cast of each parameter.
-    # fp16 has fp32 main parameters and main gradients beside the half-size ones; bf16-pure has nothing beside them. fp8
-    # is bf16 parameters with fp32 gradients and main parameters, and cached fp8 weights with their transposes.
+    # fp16 has fp32 main parameters and main gradients beside the half-size ones; bf16-pure and fp16-pure have nothing
+    # beside them. fp8 is bf16 parameters with fp32 gradients and main parameters, and cached fp8 weights with their
+    # transposes.
     Precision.FP32: StateBytes(parameter=4, gradient=4, copies=0),
     Precision.BF16: StateBytes(parameter=4, gradient=4, copies=2),
     Precision.FP16: StateBytes(parameter=2, gradient=2, copies=8),
     Precision.BF16_PURE: StateBytes(parameter=2, gradient=2, copies=0),
+    Precision.FP16_PURE: StateBytes(parameter=2, gradient=2, copies=0),
     Precision.FP8: StateBytes(parameter=2, gradient=4, copies=6),
 }
 OPTIMIZER_BYTES: Final[dict[Optimizer, int]] = {
@@ -45,6 +47,7 @@ ELEMENT_BYTES: Final[dict[Precision, int]] = {
     Precision.BF16: 2,
     Precision.FP16: 2,
     Precision.BF16_PURE: 2,
+    Precision.FP16_PURE: 2,
     Precision.FP8: 2,
 }
 

@@ -38,6 +38,7 @@ _NEUTRAL: dict[str, object] = {
 _NOT_BUILT_PRECISIONS = {
     Precision.FP16: "does not scale gradients",
     Precision.BF16_PURE: "keeps parameters in fp32",
+    Precision.FP16_PURE: "keeps parameters in fp32",
     Precision.FP8: "has no fp8 kernels",
 }
 

@@ -4,18 +4,9 @@ Sources: Narayanan et al. 2021 (1F1B, interleaved), Megatron-LM's schedules.py (
 al. 2023 and 2024 (zero bubble: H1, H2, V).
 """
 
-from enum import StrEnum
+from kuangchao_contracts.parallel import Schedule
 
-
-class Schedule(StrEnum):
-    """Order of forward and backward passes over the stages."""
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
-    INTERLEAVED = "interleaved"
-    ZERO_BUBBLE_H1 = "zb-h1"
-    ZERO_BUBBLE_H2 = "zb-h2"
-    ZERO_BUBBLE_V = "zb-v"
+__all__ = ["Schedule", "group_size", "in_flight"]
 
 
 def in_flight(schedule: Schedule, stage: int, pipeline: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
