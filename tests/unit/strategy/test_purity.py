@@ -4,7 +4,7 @@ import grimp
 import pytest
 
 PACKAGE = "kuangchao_operator.layers.strategy"
-IMPURE = {"service", "shipped", "footprint.shipped"}
+IMPURE = {"service", "shipped", "footprint.shipped", "timing.shipped"}
 """The port's side, and the readers of shipped figures."""
 FORBIDDEN = {
     "torch",
