@@ -11,8 +11,9 @@ from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, L
 from kuangchao_contracts.plan import Bias, Norm, Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.budget import judge, usable_bytes
 from kuangchao_operator.layers.strategy.footprint.layout import Layout, outer
+from kuangchao_operator.layers.strategy.footprint.parameters import Share
 from kuangchao_operator.layers.strategy.footprint.peaks import peaks
-from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint, footprint
+from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint, footprint, state_lines
 from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
 from kuangchao_operator.layers.strategy.footprint.setting import Loss, Offload, Setting
 
@@ -86,6 +87,28 @@ def test_states_come_with_the_first_update_so_one_step_proves_nothing() -> None:
     states = 8 * 8_030_261_248
     assert phase(stage, "second step") - max(phase(stage, "forward"), phase(stage, "backward")) == states
     assert stage.arithmetic[0].startswith("parameters: 8,030,261,248 x 4 B (bf16)")
+
+
+def test_seven_billion_in_half_precision_are_84_gb_line_by_line() -> None:
+    """Adam over parameters without fp32 main copies: 14 + 14 + 56."""
+    share = Share(sharded=7_000_000_000)
+    wish = setting(backend="kuangchao", precision=Precision.FP16_PURE, optimizer=Optimizer.ADAM)
+    assert state_lines(share, share, wish, CALIBRATION) == (
+        "parameters: 7,000,000,000 x 2 B (fp16-pure) = 14,000,000,000 B (13.0 GiB)",
+        "gradients: 7,000,000,000 x 2 B = 14,000,000,000 B (13.0 GiB)",
+        "optimizer: 7,000,000,000 x 8 B (adam) = 56,000,000,000 B (52.2 GiB)",
+        "states: 14.00 + 14.00 + 56.00 = 84.00 GB",
+    )
+
+
+def test_the_calculation_names_what_divides_a_state() -> None:
+    share = Share(sharded=1000, expert=8000)
+    layout = Layout(tensor=2, data=16, expert=8, expert_tensor=1, shard_ranks=8)
+    lines = state_lines(share, share, setting(layout=layout, sharding=Sharding.OPTIMIZER), CALIBRATION)
+    assert lines[0] == "parameters: 1,500 x 2 B (bf16) = 3,000 B (2.9 KiB)"
+    assert lines[2] == (
+        "optimizer: (500 / 8 ranks + 1,000 of experts / 2 ranks) x (4 B main copy + 8 B (adamw)) = 6,750 B (6.6 KiB)"
+    )
 
 
 def test_the_fixed_part_does_not_shrink_with_the_number_of_ranks() -> None:

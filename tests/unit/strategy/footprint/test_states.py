@@ -10,6 +10,7 @@ from tests.unit.strategy.footprint.settings import CALIBRATION, setting
 
 from kuangchao_contracts.plan import Optimizer, Precision, Sharding
 from kuangchao_operator.layers.strategy import constants
+from kuangchao_operator.layers.strategy.footprint.buffers import bucket_bytes
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
 from kuangchao_operator.layers.strategy.footprint.setting import Offload
@@ -30,7 +31,7 @@ def each(memory: StateMemory, backend: str = "megatron") -> Fraction:
 
 
 def test_seven_billion_in_half_precision_with_adam_and_no_main_weights_is_84_gb() -> None:
-    memory = held(Precision.BF16_PURE, Sharding.NONE, 1, "kuangchao")
+    memory = held(Precision.FP16_PURE, Sharding.NONE, 1, "kuangchao")
     assert (memory.parameters, memory.gradients, memory.optimizer) == (14 * 10**9, 14 * 10**9, 56 * 10**9)
 
 
@@ -127,3 +128,29 @@ def test_this_executors_figures_are_those_of_the_estimate_in_use() -> None:
         ours = CALIBRATION.backends["kuangchao"].states[precision]
         assert (ours.parameter, ours.gradient, ours.main + ours.cast) == tuple(cost)
     assert CALIBRATION.optimizer_bytes == constants.OPTIMIZER_BYTES
+
+
+@pytest.mark.parametrize(("shard_ranks", "divided"), [(0, 64), (8, 8), (64, 64), (1, 1)])
+def test_hybrid_sharding_divides_over_its_groups_only(shard_ranks: int, divided: int) -> None:
+    """FSDP2 with a mesh of replicas x shards: 16 B for each parameter over the shards, whatever the replicas are."""
+    layout = Layout(data=32, context=2, shard_ranks=shard_ranks)
+    wish = setting(layout=layout, sharding=Sharding.FULL, backend="torchtitan")
+    assert (layout.replicas, layout.dense_shards) == (64, divided)
+    assert each(state_memory(DENSE, DENSE, wish, CALIBRATION)) == Fraction(16, divided)
+
+
+@pytest.mark.parametrize(("shard_ranks", "expert_shards"), [(0, 4), (8, 2), (4, 1), (1, 1)])
+def test_hybrid_sharding_leaves_fewer_shards_for_experts(shard_ranks: int, expert_shards: int) -> None:
+    layout = Layout(tensor=2, data=16, expert=8, expert_tensor=1, shard_ranks=shard_ranks)
+    assert layout.expert_shards == expert_shards
+    memory = state_memory(
+        Share(expert=8000), Share(expert=8000), setting(layout=layout, sharding=Sharding.OPTIMIZER), CALIBRATION
+    )
+    assert memory.optimizer == 1000 * 12 // expert_shards
+
+
+def test_replicas_of_hybrid_sharding_still_reduce_gradients() -> None:
+    wish = setting(layout=Layout(data=8, shard_ranks=1), sharding=Sharding.OPTIMIZER, backend="kuangchao")
+    assert bucket_bytes(1000, wish, CALIBRATION.backends["kuangchao"]) == 1000
+    alone = setting(layout=Layout(data=1), sharding=Sharding.OPTIMIZER, backend="kuangchao")
+    assert bucket_bytes(1000, alone, CALIBRATION.backends["kuangchao"]) == 0

@@ -60,12 +60,14 @@ def hidden_bytes(setting: Setting, backend: Backend) -> int:
 
 def _kept(setting: Setting, backend: Backend, tensors: tuple[Tensor, ...], whole: int) -> int:
     if setting.recompute is Recompute.FULL:
-        return hidden_bytes(setting, backend)
+        return -(-hidden_bytes(setting, backend) * backend.recompute_permille.get(Recompute.FULL, 1000) // 1000)
     if setting.recompute is Recompute.NONE:
         return whole
     if Recomputed.OPERATORS in setting.modules:
         return _sum_plain(setting, tuple(t for t in tensors if t.by_operator)) + hidden_bytes(setting, backend)
-    return _sum(setting, backend, tuple(t for t in tensors if t.part is None or not setting.recomputes(t.part)))
+    left = _sum_plain(setting, tuple(t for t in tensors if t.part is None or not setting.recomputes(t.part)))
+    permille = backend.recompute_permille.get(Recompute.SELECTIVE, backend.activation_permille)
+    return min(whole, -(-left * permille // 1000))
 
 
 def _sum(setting: Setting, backend: Backend, tensors: tuple[Tensor, ...]) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, ShortText, Text
-from kuangchao_contracts.plan import Bytes, Optimizer, Precision
+from kuangchao_contracts.plan import Bytes, Optimizer, Precision, Recompute
 
 Small = Annotated[int, Field(ge=0, le=64)]
 Permille = Annotated[int, Field(ge=0, le=10_000)]
@@ -40,6 +40,9 @@ class Backend(Contract):
     """Bytes of an element that is kept only as the input of a matrix product: 1 where fp8 copies are kept."""
     activation_permille: Permille = 1000
     """What modules keep, relative to fused kernels."""
+    recompute_permille: dict[Recompute, Permille] = {}
+    """The same for what is kept under selective recomputation, or of the input under full recomputation; where absent,
+    `activation_permille` and the plain input."""
     logit_bytes: dict[ShortText, Small]
     """For each logit at the loss's peak, by how the loss is computed."""
     vocab_multiple: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -70,14 +73,48 @@ class Backend(Contract):
     """Buckets that hold the gradients once more, as DDP's do."""
     step_bytes: Small = 0
     """Temporaries of the optimizer step for each parameter that it updates on the rank."""
+    snapshot_permille: Permille = 0
+    """Parameters and optimizer states that are there once more while a checkpoint is written: where main memory is the
+    device's own."""
+    spare_permille: Permille = 0
+    """Of a device's memory, what others beside the rank may take: where it is a share of main memory."""
     reserved_permille: dict[ShortText, Permille]
     """What the allocator takes for each byte in use, by kind of allocator."""
+
+
+class FittedConstant(Contract):
+    """One figure that was fitted to measured runs."""
+
+    backend: ShortText
+    name: ShortText
+    before: Annotated[int, Field(ge=0)]
+    after: Annotated[int, Field(ge=0)]
+
+
+class Fit(Contract):
+    """Where figures came from that are not those of the file that they replaced. No time stamp: equal runs, equal file.
+
+    Errors are means over runs of |estimate - measured| / measured, in millionths; `held_out` is of fits that had not
+    seen the run's group.
+    """
+
+    base_version: Annotated[int, Field(ge=1)]
+    base_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    runs_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    runs: Annotated[int, Field(ge=1)]
+    groups: Annotated[int, Field(ge=1)]
+    constants: tuple[FittedConstant, ...]
+    error_before_ppm: Annotated[int, Field(ge=0)]
+    error_after_ppm: Annotated[int, Field(ge=0)]
+    error_held_out_ppm: Annotated[int, Field(ge=0)]
 
 
 class Calibration(Contract):
     """All frameworks, the sizes of optimizer states, and what may be used of a device."""
 
     version: Annotated[int, Field(ge=1)]
+    fits: Annotated[tuple[Fit, ...], Field(max_length=64)] = ()
+    """What changed the figures since the file that a release shipped, oldest first."""
     optimizer_bytes: dict[Optimizer, Small]
     visible_permille: Permille
     """What a process can see of a device's nominal memory."""
