@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.local.gang import Gang
 from tests.local.runs import Run
 
 
@@ -27,3 +28,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     yield make
     for run in runs:
         run.close()
+
+
+@pytest.fixture(scope="session")
+def gang() -> Iterator[Gang]:
+    """Rank processes that serve one case after the other."""
+    pool = Gang()
+    yield pool
+    pool.close()

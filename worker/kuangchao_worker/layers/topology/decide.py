@@ -1,18 +1,30 @@
 """Which process groups a plan needs and in which order they are made. Pure."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Final
+from typing import Final, NamedTuple
 
-from kuangchao_contracts.errors import KuangchaoError
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.base import canonical_json
+from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
+from kuangchao_contracts.plan import Axis, AxisGroups, ParallelPlan, Sharding
 
 WORLD: Final = "world"
+REPLICATE: Final = "replicate"
+SHARD: Final = "shard"
 
 
 class TopologyCycleError(KuangchaoError):
     """Groups wait for each other in a circle; the message names it."""
+
+
+class Dimension(NamedTuple):
+    """A dimension of the mesh: rank r has coordinate (r // stride) % size on it."""
+
+    name: str
+    size: int
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +36,47 @@ class GroupSpec:
     after: tuple[str, ...] = ()
 
 
+def dimensions(plan: ParallelPlan) -> tuple[Dimension, ...]:
+    """The mesh of a plan, innermost first, without axes of one rank.
+
+    A data axis over part of which states are sharded counts as two: `shard` inside, `replicate` outside. Raises
+    InvalidInputError for axes that do not nest or do not make up the world.
+    """
+    found: list[Dimension] = []
+    stride = 1
+    for axis in sorted((group for group in plan.groups if group.size > 1), key=lambda group: group.stride):
+        if axis.stride != stride:
+            raise InvalidInputError(f"plan.groups.{axis.axis.value}.stride", axis.stride, "axes do not nest", stride)
+        found += _cut(axis, plan)
+        stride *= axis.size
+    if stride != plan.world_size:
+        raise InvalidInputError("plan.worldSize", plan.world_size, "is not the product of the plan's axes", stride)
+    return tuple(found)
+
+
+def _cut(axis: AxisGroups, plan: ParallelPlan) -> list[Dimension]:
+    shards = plan.shard_ranks
+    if axis.axis is not Axis.DATA or plan.sharding is Sharding.NONE or shards in (0, axis.size):
+        return [Dimension(axis.axis.value, axis.size, axis.stride)]
+    if axis.size % shards:
+        raise InvalidInputError("plan.shardRanks", shards, f"does not divide the {axis.size} ranks of the data axis")
+    inner = Dimension(SHARD, shards, axis.stride)
+    return [inner, Dimension(REPLICATE, axis.size // shards, axis.stride * shards)]
+
+
 def groups_of(plan: ParallelPlan) -> tuple[GroupSpec, ...]:
-    """The world and one entry per axis of the plan; an axis is made after the world and after the axis inside it."""
+    """The world and one entry per dimension, which is made after the world and after the dimension inside it."""
     specs = [GroupSpec(WORLD, (tuple(range(plan.world_size)),))]
-    for axis in sorted(plan.groups, key=lambda group: group.stride):
-        members: dict[tuple[int, int], list[int]] = {}
-        span = axis.size * axis.stride
-        for rank in range(plan.world_size):
-            members.setdefault((rank // span, rank % axis.stride), []).append(rank)
+    for dimension in dimensions(plan):
         after = (WORLD,) if len(specs) == 1 else (WORLD, specs[-1].name)
-        specs.append(GroupSpec(axis.axis.value, tuple(tuple(ranks) for ranks in members.values()), after))
+        specs.append(GroupSpec(dimension.name, _members(dimension, plan.world_size), after))
     return tuple(specs)
+
+
+def _members(dimension: Dimension, world: int) -> tuple[tuple[int, ...], ...]:
+    _, size, stride = dimension
+    bases = (first + inner for first in range(0, world, size * stride) for inner in range(stride))
+    return tuple(tuple(range(base, base + size * stride, stride)) for base in bases)
 
 
 def build_order(specs: Iterable[GroupSpec]) -> tuple[GroupSpec, ...]:
@@ -54,3 +96,8 @@ def build_order(specs: Iterable[GroupSpec]) -> tuple[GroupSpec, ...]:
         order += [by_name[name] for name in ready]
         sorter.done(*ready)
     return tuple(order)
+
+
+def digest(order: Iterable[GroupSpec]) -> str:
+    """SHA-256 over names and members in order: ranks with equal digests make the same groups, one after the other."""
+    return hashlib.sha256(canonical_json([[spec.name, spec.members] for spec in order])).hexdigest()

@@ -12,12 +12,15 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore  # torch.distributed has them, but not for type checkers
+from torch.distributed.device_mesh import DeviceMesh
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.ports.topology import BuildRequest, LinkReport, TopologyRank
 from kuangchao_contracts.run import Ack, Empty
-from kuangchao_worker.layers.topology.decide import WORLD, GroupSpec, build_order, groups_of
+from kuangchao_worker.layers.topology.decide import WORLD, GroupSpec, build_order, digest, dimensions, groups_of
+from kuangchao_worker.layers.topology.rendezvous import meet
 from kuangchao_worker.pod.network import GLOO_VARIABLE, gloo_interface, wait_for_port
 
 DESTROY_SECONDS: Final = 5.0
@@ -29,6 +32,8 @@ class TopologyService(TopologyRank):
 
     def __init__(self, plan_hash: str, attempt: int, stop: Callable[[], bool] = lambda: False) -> None:
         self._plan_hash, self._attempt, self._stop = plan_hash, attempt, stop
+        self.mesh: DeviceMesh | None = None
+        """The axes of the plan over the groups that were built; None before, and when the rank is alone."""
 
     def build(self, capability: Capability, request: BuildRequest) -> LinkReport:
         """See TopologyRank."""
@@ -42,31 +47,30 @@ class TopologyService(TopologyRank):
             raise ConflictError("the links of this attempt exist already")
         order = build_order(groups_of(request.plan))
         wait_for_port(request.master_host, request.master_port, request.timeout_seconds, self._stop)
-        self._build_world(request)
-        for spec in order:
-            _build_groups(spec, request.plan.world_size)
+        self._build_world(request, f"plan {request.plan.hash} attempt {request.attempt} groups {digest(order)}")
+        groups = {spec.name: _build_group(spec, request) for spec in order}
+        self.mesh = _mesh(request.plan, groups)
         return LinkReport(groups=tuple(spec.name for spec in order), healthy=True)
 
-    def _build_world(self, request: BuildRequest) -> None:
+    def _build_world(self, request: BuildRequest, identity: str) -> None:
         timeout = timedelta(seconds=request.timeout_seconds)
-        store = TCPStore(
+        server = TCPStore(
             request.master_host, request.master_port, is_master=False, timeout=timeout, wait_for_workers=False
         )
+        store = PrefixStore(request.store_prefix, server)
+        world = request.plan.world_size
+        meet(store, identity, request.rank, world, request.timeout_seconds, self._stop)
         interface = gloo_interface(os.environ, request.master_host, request.master_port)
         if interface is not None:
             os.environ[GLOO_VARIABLE] = interface
-        dist.init_process_group(
-            "nccl" if torch.cuda.is_available() else "gloo",
-            store=PrefixStore(request.store_prefix, store),
-            rank=request.rank,
-            world_size=request.plan.world_size,
-            timeout=timedelta(seconds=COLLECTIVE_SECONDS),
-        )
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=request.rank, world_size=world, timeout=timeout)
 
     def destroy(self, capability: Capability, request: Empty) -> Ack:  # noqa: ARG002
         """See TopologyRank."""
         if not dist.is_initialized():
             return Ack(detail="there were no links")
+        self.mesh = None
         # torch's teardown may wait for a dead peer without limit, and a thread is the only way to stop waiting
         worker = threading.Thread(target=dist.destroy_process_group, name="destroy-links", daemon=True)
         worker.start()
@@ -74,9 +78,33 @@ class TopologyService(TopologyRank):
         return Ack(detail="gave up waiting for a peer" if worker.is_alive() else "links destroyed")
 
 
-def _build_groups(spec: GroupSpec, world_size: int) -> None:
-    """Make the groups of an axis; every rank takes part in making each. One as wide as the world is the world."""
-    if spec.name == WORLD or len(spec.members[0]) in (1, world_size):
-        return
-    for ranks in spec.members:
-        dist.new_group(list(ranks), group_desc=f"{spec.name}:{ranks[0]}")
+def _build_group(spec: GroupSpec, request: BuildRequest) -> dist.ProcessGroup:
+    """This rank's group of an axis. Its members alone make it: all of them go through the groups in one order.
+
+    One as wide as the world is the world. What waits for a dead peer gives up at the deadline of building, after which
+    the group has the timeout of collectives.
+    """
+    ranks = next(members for members in spec.members if request.rank in members)
+    group: dist.ProcessGroup | int | None = dist.group.WORLD
+    if len(ranks) < request.plan.world_size:
+        group = dist.new_group(
+            list(ranks),
+            timeout=timedelta(seconds=request.timeout_seconds),
+            use_local_synchronization=True,
+            group_desc=f"{spec.name}:{ranks[0]}",
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise ConflictError(f"rank {request.rank} is not in its own group {spec.name}")
+    dist.set_timeout(timedelta(seconds=COLLECTIVE_SECONDS), group)
+    return group
+
+
+def _mesh(plan: ParallelPlan, groups: dict[str, dist.ProcessGroup]) -> DeviceMesh | None:
+    """The mesh over groups that exist; it makes none of its own."""
+    outer_first = dimensions(plan)[::-1]
+    names = tuple(dimension.name for dimension in outer_first)
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if len(names) <= 1:
+        return DeviceMesh.from_group(groups[WORLD], kind, mesh_dim_names=names) if names else None
+    ranks = torch.arange(plan.world_size).view([dimension.size for dimension in outer_first])
+    return DeviceMesh.from_group([groups[name] for name in names], kind, ranks, mesh_dim_names=names)
