@@ -19,6 +19,18 @@ def usable_bytes(memory_bytes: int, calibration: Calibration) -> int:
     return memory_bytes * calibration.visible_permille // 1000
 
 
+def spared_bytes(memory_bytes: int, backend: str, calibration: Calibration) -> int:
+    """What a rank may count on: what a process can have, less what others beside it may take."""
+    spare = calibration.backends[backend].spare_permille
+    return memory_bytes * (calibration.visible_permille - spare) // 1000
+
+
+def device_bytes_for(needed: int, backend: str, calibration: Calibration) -> int:
+    """Memory of the smallest device on which a rank may count on `needed` bytes."""
+    share = calibration.visible_permille - calibration.backends[backend].spare_permille
+    return -(-needed * 1000 // share)
+
+
 def judge(stages: tuple[Peak, ...], memory_bytes: int, calibration: Calibration) -> Verdict:
     """The fullest stage against the device."""
     worst = max(stages, key=lambda peak: (peak.device_bytes, -peak.number))

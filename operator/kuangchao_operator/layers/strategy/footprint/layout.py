@@ -88,8 +88,13 @@ def pieces(layers: int, layout: Layout, *, folded: bool = False) -> tuple[tuple[
 
 def even(layers: int, count: int) -> tuple[int, ...]:
     """The most even cut. Where it does not come out, embedding and output layer count as a layer each."""
-    if layers % count == 0:
-        return (layers // count,) * count
+    return (layers // count,) * count if layers % count == 0 else spared_ends(layers, count)
+
+
+def spared_ends(layers: int, count: int) -> tuple[int, ...]:
+    """The most even cut in which embedding and output layer count as a layer each. One piece gets all of it."""
+    if count == 1:
+        return (layers,)
     base, rest = divmod(layers + 2, count)
     sizes = [base] * count
     for n in range(rest):

@@ -24,6 +24,8 @@ class Parts(NamedTuple):
     buckets: int
     workspace: int
     optimizer_step: int
+    snapshot: int
+    buffers: int
 
 
 class Phases(NamedTuple):
@@ -66,33 +68,40 @@ class Peak(NamedTuple):
 
 def peaks(setting: Setting, calibration: Calibration) -> tuple[Peak, ...]:
     """Every stage of a setting."""
+    return tuple(peak(stage, setting, calibration) for stage in stages(setting, calibration.backends[setting.backend]))
+
+
+def fullest(found: tuple[Stage, ...], setting: Setting, calibration: Calibration) -> Peak:
+    """Of these stages the one that needs most, the first of equals."""
+    return max((peak(stage, setting, calibration) for stage in found), key=lambda one: (one.device_bytes, -one.number))
+
+
+def peak(stage: Stage, setting: Setting, calibration: Calibration) -> Peak:
+    """One stage."""
     backend = calibration.backends[setting.backend]
-    return tuple(_peak(stage, setting, calibration, backend) for stage in stages(setting, backend))
-
-
-def allocator_permille(setting: Setting, backend: Backend) -> int:
-    """What the allocator takes of what is in use; interleaved schedules may have a figure of their own."""
-    kinds = backend.reserved_permille
-    if setting.layout.virtual > 1 and f"{setting.allocator}-interleaved" in kinds:
-        return kinds[f"{setting.allocator}-interleaved"]
-    return kinds[setting.allocator]
-
-
-def _peak(stage: Stage, setting: Setting, calibration: Calibration, backend: Backend) -> Peak:
     states = state_memory(stage.held, stage.trained, setting, calibration)
     parts = _parts(stage, states, setting, backend)
     phases = _phases(stage, states, parts, accumulates=setting.micro_batches > 1 and backend.accumulated_bytes > 0)
-    allocated = max(phases)
+    return with_allocated(max(phases), Peak(stage, states, parts, phases, 0, 0, 0), setting, backend)
+
+
+def with_allocated(allocated: int, known: Peak, setting: Setting, backend: Backend) -> Peak:
+    """A peak with so much in use, and what the allocator and the device make of it."""
     reserved = -(-allocated * allocator_permille(setting, backend) // 1000)
-    return Peak(
-        stage=stage,
-        states=states,
-        parts=parts,
-        phases=phases,
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        device_bytes=reserved + backend.runtime_bytes,
+    return known._replace(
+        allocated_bytes=allocated, reserved_bytes=reserved, device_bytes=reserved + backend.runtime_bytes
     )
+
+
+def allocator_kind(setting: Setting, backend: Backend) -> str:
+    """The kind of allocator whose figure holds; interleaved schedules may have a figure of their own."""
+    interleaved = f"{setting.allocator}-interleaved"
+    return interleaved if setting.layout.virtual > 1 and interleaved in backend.reserved_permille else setting.allocator
+
+
+def allocator_permille(setting: Setting, backend: Backend) -> int:
+    """What the allocator takes of what is in use."""
+    return backend.reserved_permille[allocator_kind(setting, backend)]
 
 
 def _parts(stage: Stage, states: StateMemory, setting: Setting, backend: Backend) -> Parts:
@@ -105,12 +114,15 @@ def _parts(stage: Stage, states: StateMemory, setting: Setting, backend: Backend
         buckets=buffers.bucket_bytes(states.gradients, setting, backend),
         workspace=backend.workspace_bytes,
         optimizer_step=states.updated * backend.step_bytes,
+        snapshot=(states.parameters + states.optimizer) * backend.snapshot_permille // 1000,
+        buffers=stage.fixed,
     )
 
 
 def _phases(stage: Stage, states: StateMemory, parts: Parts, *, accumulates: bool) -> Phases:
-    always = states.parameters + states.gradients + states.casts + parts.buckets + parts.workspace
-    before, after = always + states.first_step, always + states.optimizer
+    always = states.parameters + states.gradients + states.casts + parts.buckets + parts.workspace + parts.buffers
+    # a snapshot for a checkpoint may be there whenever training goes on after an update
+    before, after = always + states.first_step, always + states.optimizer + parts.snapshot
     forward = stage.activations + parts.output_layer + parts.communication + parts.loss
     if accumulates:
         # whole gradients of the micro-batches before this one

@@ -11,6 +11,7 @@ from kuangchao_operator.layers.strategy.footprint.calibration import Backend, Ca
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak, allocator_permille, peaks
 from kuangchao_operator.layers.strategy.footprint.setting import Offload, Setting
+from kuangchao_operator.layers.strategy.footprint.stages import Stage
 from kuangchao_operator.layers.strategy.footprint.states import (
     SHARDS_GRADIENTS,
     Rank,
@@ -60,10 +61,11 @@ class StageFootprint(Contract):
 
 def footprint(setting: Setting, calibration: Calibration) -> tuple[StageFootprint, ...]:
     """Every stage of a setting."""
-    return tuple(_explained(peak, setting, calibration) for peak in peaks(setting, calibration))
+    return tuple(explained(peak, setting, calibration) for peak in peaks(setting, calibration))
 
 
-def _explained(peak: Peak, setting: Setting, calibration: Calibration) -> StageFootprint:
+def explained(peak: Peak, setting: Setting, calibration: Calibration) -> StageFootprint:
+    """One stage with its calculation."""
     named = zip(peak.phases._fields, peak.phases, strict=True)
     lines = state_lines(peak.stage.held, peak.stage.trained, setting, calibration)
     return StageFootprint(
@@ -134,10 +136,19 @@ def _rest(peak: Peak, setting: Setting, backend: Backend) -> tuple[str, ...]:
     named = [("copies in the compute format", peak.states.casts), *zip(peak.parts._fields, peak.parts, strict=True)]
     beside = ", ".join(f"{human_bytes(size)} {name.replace('_', ' ')}" for name, size in named if size)
     return (
-        f"activations: {peak.stage.layers_in_flight} layers x micro-batches in flight ="
-        f" {human_bytes(peak.stage.activations)}; one layer's backward pass {human_bytes(peak.stage.transient)}",
+        _activations(peak.stage, setting),
         f"beside them, each in its phase: {beside}",
         f"peak: {human_bytes(peak.allocated_bytes)}; reserved by the allocator:"
         f" {allocator_permille(setting, backend) / 1000} times that = {human_bytes(peak.reserved_bytes)}; with"
         f" {human_bytes(backend.runtime_bytes)} outside it {human_bytes(peak.device_bytes)}",
+    )
+
+
+def _activations(stage: Stage, setting: Setting) -> str:
+    if stage.layers_in_flight == 0:
+        each = stage.activations // setting.micro_batch
+        return f"activations: {setting.micro_batch} x {each:,} B (for each sample) = {human_bytes(stage.activations)}"
+    return (
+        f"activations: {stage.layers_in_flight} layers x micro-batches in flight = {human_bytes(stage.activations)};"
+        f" one layer's backward pass {human_bytes(stage.transient)}"
     )

@@ -26,6 +26,8 @@ class Stage(NamedTuple):
     transient: int
     """What comes and goes while the layer that needs most runs its backward pass."""
     layers_in_flight: int
+    fixed: int = 0
+    """Buffers of modules: neither trained nor divided."""
 
 
 class _Layers(NamedTuple):
@@ -37,8 +39,8 @@ class _Layers(NamedTuple):
     memory: LayerMemory
 
 
-def stages(setting: Setting, backend: Backend) -> tuple[Stage, ...]:
-    """All stages of a setting."""
+def stages(setting: Setting, backend: Backend, only: frozenset[int] | None = None) -> tuple[Stage, ...]:
+    """All stages of a setting, or those of `only`."""
     model = setting.model
     kinds = [
         _Layers(
@@ -51,7 +53,30 @@ def stages(setting: Setting, backend: Backend) -> tuple[Stage, ...]:
         if count.layers_of(model, 0, model.layers, moe=moe)
     ]
     cut = pieces(model.layers, setting.layout, folded=setting.folded)
-    return tuple(_stage(number, chunks, kinds, setting, backend) for number, chunks in enumerate(cut))
+    return tuple(
+        _stage(number, chunks, kinds, setting, backend)
+        for number, chunks in enumerate(cut)
+        if only is None or number in only
+    )
+
+
+def decisive(setting: Setting) -> frozenset[int] | None:
+    """Stages among which the fullest is; None: any may be it.
+
+    Of stages with equally many layers of one kind the first or the last has the most: the number of micro-batches in
+    flight rises or falls along a pipeline, and embedding and output layer are at its ends.
+    """
+    model = setting.model
+    mixed = model.experts is not None and (model.experts.dense_layers > 0 or model.experts.every > 1)
+    if mixed or model.frozen_layers:
+        return None
+    first: dict[tuple[int, ...], int] = {}
+    last: dict[tuple[int, ...], int] = {}
+    for number, chunks in enumerate(pieces(model.layers, setting.layout, folded=setting.folded)):
+        sizes = tuple(chunk.layers for chunk in chunks)
+        first.setdefault(sizes, number)
+        last[sizes] = number
+    return frozenset((0, setting.layout.pipeline - 1, *first.values(), *last.values()))
 
 
 def padded_vocab(setting: Setting, backend: Backend) -> int:

@@ -1,0 +1,58 @@
+"""The fullest stage is found among a few, and a model without a shape has a footprint too."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, setting
+
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.plan import MeasuredModel, Optimizer, Precision
+from kuangchao_operator.layers.strategy.footprint.layout import Layout
+from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS, measured_peak
+from kuangchao_operator.layers.strategy.footprint.peaks import fullest, peaks
+from kuangchao_operator.layers.strategy.footprint.stages import decisive, stages
+
+CHUNKS = {Schedule.INTERLEAVED: 2, Schedule.ZERO_BUBBLE_V: 2}
+
+
+@settings(deadline=None)
+@given(
+    schedule=st.sampled_from(Schedule),
+    pipeline=st.sampled_from([1, 2, 4, 8]),
+    rounds=st.integers(1, 4),
+    cuts=st.lists(st.integers(1, 3), min_size=16, max_size=16),
+)
+def test_no_other_stage_is_fuller_than_the_fullest_of_the_few(
+    schedule: Schedule, pipeline: int, rounds: int, cuts: list[int]
+) -> None:
+    virtual = CHUNKS.get(schedule, 1) if pipeline > 1 else 1
+    layers = tuple(cuts[: pipeline * virtual])
+    one = setting(
+        LLAMA_8B.replace(layers=sum(layers)),
+        layout=Layout(pipeline=pipeline, virtual=virtual, stage_layers=layers),
+        schedule=schedule,
+        micro_batches=pipeline * rounds,
+    )
+    few = stages(one, CALIBRATION.backends[one.backend], decisive(one))
+    found = fullest(few, one, CALIBRATION)
+    assert found.device_bytes == max(peak.device_bytes for peak in peaks(one, CALIBRATION))
+
+
+def measured(model: MeasuredModel, **changes: object) -> int:
+    one = setting(
+        SHAPELESS, **{"backend": "kuangchao-cpu", "precision": Precision.FP32, "sequence_length": 1, **changes}
+    )
+    return measured_peak(model, one, CALIBRATION).allocated_bytes
+
+
+def test_a_measured_model_is_its_states_samples_buffers_and_the_snapshot_on_a_cpu() -> None:
+    """fp32 and Adam: 16 B a parameter; parameters and states again while a checkpoint is written: 12 B more."""
+    model = MeasuredModel(parameters=1_000, activation_bytes_per_sample=GIB, buffer_bytes=77)
+    assert measured(model, micro_batch=3) == 28 * 1_000 + 3 * GIB + 77
+    assert measured(model.replace(trainable_parameters=0), micro_batch=3) == 8 * 1_000 + 3 * GIB + 77
+
+
+def test_gradients_are_there_again_in_ddp_buckets_and_sgd_has_no_states() -> None:
+    model = MeasuredModel(parameters=1_000, activation_bytes_per_sample=GIB)
+    alone = measured(model, optimizer=Optimizer.SGD)
+    assert alone == 12 * 1_000 + GIB
+    assert measured(model, optimizer=Optimizer.SGD, layout=Layout(data=2)) == alone + 4 * 1_000
