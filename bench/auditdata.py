@@ -55,8 +55,7 @@ def _make_day(connection: duckdb.DuckDBPyConnection, directory: Path, day: date,
     start = int(FIRST.timestamp() * 1e6) + number * DAY_MICROS
     columns = COLUMNS.format(start=start, first=first, step=DAY_MICROS // count, count=count)
     connection.execute(
-        f"COPY (SELECT *, encode({_body()}) AS body FROM ({columns})) TO '{shard}/part-00000.parquet' "
-        f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {cold.ROW_GROUP})"
+        f"COPY (SELECT *, encode({_body()}) AS body FROM ({columns})) TO '{shard}/part-00000.parquet' {cold.FORM}"
     )
     cold.write_summary(shard / cold.SUMMARY, ShardSummary(day=day, size=count, first=first, last=first + count - 1))
 

@@ -6,13 +6,14 @@ outside the folder that it was given, loads no extension, and none of this can b
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import Field, ValidationError
 
@@ -42,8 +43,18 @@ COLUMNS: Final = {
 READ: Final = "read_parquet(?, hive_partitioning = false)"
 """The day is in the folder's name; as a column it would come on top of ours."""
 ROW_GROUP: Final = 16_384
+FORM: Final = f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, WRITE_BLOOM_FILTER false)"
+"""No Bloom filters: whoever changes one hides records from queries, and it costs too much to check them."""
 MEMORY: Final = "128MB"
 FETCH: Final = 4_096
+FILTERED: Final = tuple(COLUMNS)[:-1]
+"""What a query may ask for: all but `body`."""
+READ_NUMBERED: Final = "read_parquet(?, hive_partitioning = false, file_row_number = true)"
+STATISTICS: Final = (
+    "row_group_id, path_in_schema, row_group_num_rows, stats_null_count, bloom_filter_offset, "
+    "stats_min_value, stats_max_value, stats_min, stats_max"
+)
+"""By these a query leaves row groups out unread."""
 Row = tuple[int | str | bytes, ...]
 Value = str | int
 
@@ -125,12 +136,36 @@ class Cold:
                 while some := found.fetchmany(FETCH):
                     yield from some
 
+    def flaws(self, shard: Path) -> list[str]:
+        """Row groups that say of themselves otherwise than they hold: a query would pass them over.
+
+        Raises StorageError.
+        """
+        with self._errors():
+            return [f"{Path(part).name}: {flaw}" for part in parts(shard) for flaw in self._misleading(part)]
+
+    def _misleading(self, part: str) -> Iterator[str]:
+        said = self._open().execute(f"SELECT {STATISTICS} FROM parquet_metadata(?) ORDER BY 1, 2", [part]).fetchall()  # noqa: S608  # our names
+        ends = list(itertools.accumulate({group: rows for group, _, rows, *_ in said}.values()))
+        which = " ".join(f"WHEN file_row_number < {end} THEN {group}" for group, end in enumerate(ends))
+        bounds = ", ".join(f"min({name}), max({name})" for name in FILTERED)
+        held = f"SELECT CASE {which} END AS place, {bounds} FROM {READ_NUMBERED} GROUP BY place"  # noqa: S608  # our names
+        real = {
+            place: dict(zip(FILTERED, zip(found[::2], found[1::2], strict=True), strict=True))
+            for place, *found in self._open().execute(held, [part]).fetchall()
+        }
+        for group, name, _, nulls, bloom, *limits in said:
+            if bloom is not None:
+                yield f"row group {group} has a Bloom filter of {name}, which its writer does not make"
+            if name in FILTERED and not _encloses(limits, nulls, real[group][name]):
+                yield f"row group {group} holds other values of {name} than it says"
+
     def write_part(self, source: Path, target: Path) -> None:
         """Turn a file of comma-separated rows, sorted by `seq`, into a Parquet file. Raises StorageError."""
         statement = (
             f"COPY (SELECT * REPLACE (encode(body) AS body) FROM read_csv(?, columns={COLUMNS}, auto_detect=false, "  # noqa: S608  # the same
             "header=false, delim=',', quote='\"', escape='\"', new_line='\\n', allow_quoted_nulls=false)) "
-            f"TO {_quoted(target)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})"
+            f"TO {_quoted(target)} {FORM}"
         )
         with self._errors():
             self._open().execute(statement, [str(source)])
@@ -161,6 +196,14 @@ class Cold:
             ):
                 self._connection.execute(f"SET {setting}")
         return self._connection
+
+
+def _encloses(limits: Sequence[str | None], nulls: int | None, real: Sequence[Value]) -> bool:
+    """Whether what a row group says (least and greatest value, twice) allows for what it holds."""
+    least, greatest = real
+    kind: Any = type(least)
+    lows, highs = ([kind(limit) for limit in some if limit is not None] for some in (limits[::2], limits[1::2]))
+    return not nulls and all(low <= least for low in lows) and all(high >= greatest for high in highs)
 
 
 def _quoted(path: Path) -> str:

@@ -125,6 +125,11 @@ class Put(Shard):
         with Cold(self._directory) as reader:
             return bool(reader.select([self._folder], DID, (op, resource), 1))
 
+    def flaws(self) -> list[str]:
+        """See `Shard`."""
+        with Cold(self._directory) as reader:
+            return reader.flaws(self._folder)
+
     @property
     def summary(self) -> ShardSummary:
         """See `Shard`."""

@@ -11,7 +11,9 @@ import pytest
 from kuangchao_contracts.errors import StorageError
 from kuangchao_operator.audit import cold, schema
 from kuangchao_operator.audit.cold import Cold, Row
+from kuangchao_operator.audit.store import AuditStore, Entry
 from kuangchao_operator.audit.tiering import move
+from tests.unit.authority.kit import Clock
 from tests.unit.authority.records import record
 from tests.unit.authority.shards import day, fill, numbers
 
@@ -36,6 +38,7 @@ def test_every_byte_comes_back(tmp_path: Path) -> None:
     move(tmp_path, day())
     with Cold(tmp_path) as reader:
         assert list(reader.rows(cold.shard_of(tmp_path, day()))) == before
+        assert reader.flaws(cold.shard_of(tmp_path, day())) == []
     for number, text in enumerate(ODD):
         assert numbers(tmp_path, subject=text) == [number]
 
@@ -102,3 +105,50 @@ def test_duckdb_is_not_loaded_before_a_cold_day_is_asked_for(tmp_path: Path) -> 
         [sys.executable, "-c", script, tmp_path], env={"PYTHONPATH": ":".join(sys.path)}, timeout=60, check=False
     )
     assert done.returncode == 0
+
+
+class TestFlaws:
+    """A shard whose records are all there, and one of them in no answer."""
+
+    @pytest.fixture
+    def part(self, tmp_path: Path) -> Path:
+        some = [record(number, subject="zoe" if number == 7 else "adam", resource=f"n/jobs/{'x' * 400}-{number}")
+                for number in range(10)]  # fmt: skip
+        fill(tmp_path, [some])
+        move(tmp_path, day())
+        return cold.shard_of(tmp_path, day()) / "part-00000.parquet"
+
+    def flaws(self, part: Path) -> list[str]:
+        with Cold(part.parents[2]) as reader:
+            return reader.flaws(part.parent)
+
+    def test_none(self, part: Path) -> None:
+        assert self.flaws(part) == []
+        assert numbers(part.parents[2], subject="zoe") == [7]
+
+    def test_a_statistic_that_was_changed(self, part: Path) -> None:
+        raw = part.read_bytes()
+        footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+        changed = raw[:footer] + raw[footer:].replace(b"zoe", b"bob")
+        assert changed != raw
+        part.write_bytes(changed)
+        assert numbers(part.parents[2], subject="zoe") == [], "or there would be nothing to find"
+        assert self.flaws(part) == ["part-00000.parquet: row group 0 holds other values of subject than it says"]
+
+    def test_a_bloom_filter(self, part: Path) -> None:
+        import duckdb
+
+        made = part.with_name("made")
+        duckdb.execute(f"COPY (FROM read_parquet('{part}')) TO '{made}' (FORMAT parquet)")
+        made.rename(part)
+        assert "row group 0 has a Bloom filter of subject" in "".join(self.flaws(part))
+
+
+def test_groups_of_a_part_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold, "FORM", "(FORMAT parquet, ROW_GROUP_SIZE 2048, WRITE_BLOOM_FILTER false)")
+    store = AuditStore(tmp_path, Clock())
+    store.append([Entry(record(number, subject=f"{number:05}")) for number in range(5_000)])
+    store.close()
+    move(tmp_path, day())
+    with Cold(tmp_path) as reader:
+        assert reader.flaws(cold.shard_of(tmp_path, day())) == []

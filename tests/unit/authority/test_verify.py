@@ -366,6 +366,16 @@ class TestOlderDays:
         world.store.append([Entry(told)])
         world.store.close()
 
+    def test_a_cold_day_that_hides_a_record_from_queries(self, world: Proven) -> None:
+        tiering.move(world.directory, date(2027, 1, 15))
+        part = world.directory / "cold" / "day=2027-01-15" / "part-00000.parquet"
+        raw = part.read_bytes()
+        footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+        part.write_bytes(raw[:footer] + raw[footer:].replace(b"layer:execution", b"layer:executioa"))
+        assert world.verify().problems[0] == (
+            "day=2027-01-15: part-00000.parquet: row group 0 holds other values of subject than it says"
+        )
+
     def test_a_cold_day_that_is_not_what_was_put_away(self, world: Proven) -> None:
         tiering.move(world.directory, date(2027, 1, 15))
         shard = world.directory / "cold" / "day=2027-01-15" / "shard.json"
