@@ -6,7 +6,7 @@ A task is a function `name(args: dict[str, str]) -> Task` in any importable modu
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,8 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, default_collate
 
 from kuangchao_contracts.errors import KuangchaoError
+from kuangchao_contracts.rules import ParallelRules
 
 Batch = Any
+NO_RULES: Final = ParallelRules()
 
 
 class TaskNotFoundError(KuangchaoError):
@@ -38,6 +40,8 @@ class Task:
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     collate: Callable[[list[Any]], Batch] = default_collate
+    rules: ParallelRules = NO_RULES
+    """How the model may be split; an `nn.Sequential` needs none to be cut between its members."""
 
 
 def load_task(name: str, args: Mapping[str, str]) -> Task:
@@ -51,7 +55,8 @@ def load_task(name: str, args: Mapping[str, str]) -> Task:
         raise TaskNotFoundError(f"spec.task={name!r}: there is no module {error.name!r} in this image") from None
     make = getattr(module, function_name, None)
     if not callable(make):
-        known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        own = {n for n, v in vars(module).items() if getattr(v, "__module__", None) == module_name and callable(v)}
+        known = [n for n in own if not n.startswith("_")]
         raise TaskNotFoundError(
             f"spec.task={name!r}: module {module_name} has no function {function_name!r}; it has "
             f"{', '.join(sorted(known)[:8])}"

@@ -1,0 +1,36 @@
+"""How a model may be split over ranks, said by whoever wrote it. Plain data; the state layer carries it out."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from kuangchao_contracts.base import Contract
+
+Pattern = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class TensorStyle(StrEnum):
+    """What tensor parallelism does to a module. "Split" is over the ranks of a tensor group."""
+
+    COLUMNS = "columns"
+    """Linear: output features split; what follows works on its own part (a `rows` ends that)."""
+    ROWS = "rows"
+    """Linear: input features split, results added up over the ranks."""
+    EMBEDDING = "embedding"
+    """Embedding: rows of the vocabulary split."""
+    HEAD = "head"
+    """Linear: output features split and joined again, as the loss needs all."""
+    WHOLE = "whole"
+    """Takes tokens whole where sequence parallelism has split them: attention, ffn."""
+    SEQUENCE = "sequence"
+    """Works on each token alone, so on a part of the tokens under sequence parallelism: norms."""
+
+
+class ParallelRules(Contract):
+    """Names are those of `named_modules()`; `*` stands for one part of a name. Empty: not split that way."""
+
+    chain: Annotated[tuple[Pattern, ...], Field(max_length=64)] = ()
+    """Modules of which each takes what the one before it gives, in order; `blocks.*` are all members of `blocks`.
+    Together they are the whole model. Where pipelines may be cut, and units of sharded data."""
+    tensor: Annotated[dict[Pattern, TensorStyle], Field(max_length=64)] = {}
