@@ -17,7 +17,7 @@ from kuangchao_operator.layers.strategy.footprint.schedules import Schedule, gro
         (Schedule.INTERLEAVED, 2, [(7, 4), (5, 4), (4, 3), (4, 1)]),
         (Schedule.ZERO_BUBBLE_H1, 1, [(4,)] * 4),
         (Schedule.ZERO_BUBBLE_H2, 1, [(7,)] * 4),
-        (Schedule.ZERO_BUBBLE_V, 2, [(8, 1), (7, 2), (6, 3), (5, 4)]),
+        (Schedule.ZERO_BUBBLE_V, 2, [(7, 1), (6, 2), (5, 3), (4, 4)]),
     ],
 )
 def test_four_stages_and_sixteen_micro_batches(

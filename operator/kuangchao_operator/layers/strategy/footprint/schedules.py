@@ -25,8 +25,8 @@ def in_flight(schedule: Schedule, stage: int, pipeline: int, virtual: int, micro
         case Schedule.ZERO_BUBBLE_H2:
             return (min(micro_batches, 2 * pipeline - 1),)
         case Schedule.ZERO_BUBBLE_V:
-            # down and up again: a device early on the way down is late on the way up
-            return (min(micro_batches, 2 * pipeline - stage), min(micro_batches, stage + 1))
+            # down and up again: a device early on the way down is late on the way up; 2 p half chunks on each
+            return (min(micro_batches, 2 * pipeline - 1 - stage), min(micro_batches, stage + 1))
 
 
 def group_size(pipeline: int, micro_batches: int) -> int:
