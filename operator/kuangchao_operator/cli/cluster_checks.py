@@ -39,6 +39,25 @@ def operator(cluster: Cluster, release: str) -> Check:
     return _deployment(cluster, release, "kuangchao-operator")
 
 
+def namespace(cluster: Cluster, release: str) -> Check:
+    """The operator looks for jobs in the namespace that commands use."""
+    try:
+        found = cluster.request("GET", f"/apis/apps/v1/namespaces/{release}/deployments/kuangchao-operator")
+    except NotFoundError:
+        return Check(name="namespace", verdict=Verdict.SKIP, found="no operator, so no job namespaces")
+    containers = found["spec"]["template"]["spec"]["containers"]
+    env = {item["name"]: item.get("value", "") for container in containers for item in container.get("env", ())}
+    served = [name for name in env.get("KUANGCHAO_JOB_NAMESPACES", "").split(",") if name]
+    if cluster.namespace == release or (served and cluster.namespace not in served):
+        return Check(
+            name="namespace",
+            verdict=Verdict.WARN,
+            found=f"jobs may not run in {cluster.namespace}; they may in {', '.join(served) or 'every other'}",
+            mend="use -n with one of these, or add the namespace to the chart's value jobNamespaces",
+        )
+    return Check(name="namespace", verdict=Verdict.OK, found=f"jobs may run in {cluster.namespace}")
+
+
 def governance(cluster: Cluster, release: str) -> Check:
     """Audit queries are answered."""
     return _deployment(cluster, release, "kuangchao-governance")
@@ -130,6 +149,7 @@ def storage(cluster: Cluster, _release: str) -> Check:
 CHECKS: tuple[tuple[str, Callable[[Cluster, str], Check]], ...] = (
     ("CRDs", crds),
     ("operator", operator),
+    ("namespace", namespace),
     ("governance", governance),
     ("node descriptors", descriptors),
     ("pools", pools),

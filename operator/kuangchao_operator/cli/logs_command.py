@@ -59,7 +59,7 @@ def logs(
         Follower(cluster, job, index, tail, timeout).run()
         return
     name = pod_name(job, found.metadata.uid, status_of(found).incarnation, index)
-    text = _whole(cluster, name, tail)
+    text = _whole(cluster, found, name, tail)
     if output is Format.JSON:
         status = status_of(found)
         emit_json(
@@ -99,13 +99,24 @@ def pod_index(job: TrainingJob, rank: int | None, pod: int | None) -> int:
     return value // devices.per_pod if rank is not None else value
 
 
-def _whole(cluster: Cluster, name: str, tail: int | None) -> str:
+def _whole(cluster: Cluster, job: TrainingJob, name: str, tail: int | None) -> str:
     # the API server answers with nothing for a pod that is not bound yet: that must not pass for an empty log
     if not started(cluster, name):
-        raise UnavailableError(f"no output: pod {name} has not started; `logs -f` waits for it, `why` explains")
+        raise UnavailableError(no_output(job, name))
     query = {"container": CONTAINER} | ({"tailLines": str(tail)} if tail is not None else {})
     with cluster.stream(_path(cluster, name) + "/log", query, 20) as chunks:
         return b"".join(chunks).decode("utf-8", "replace")
+
+
+def no_output(job: TrainingJob, pod: str) -> str:
+    """Why a pod has none: it is gone, with its output, or it is still to come."""
+    status, name = status_of(job), job.metadata.name
+    if status.phase in ENDED or (status.phase is Phase.SUSPENDED and status.attempt > 0):
+        return (
+            f"no output: pod {pod} was deleted when the job became {status.phase}, and its output with it;"
+            f" `kuangchao describe {name}` has the last lines of a failure, `kuangchao audit job` the operation log"
+        )
+    return f"no output: pod {pod} has not started; `logs -f` waits for it, `why` explains"
 
 
 def started(cluster: Cluster, name: str) -> bool:
@@ -161,7 +172,7 @@ class Follower:
 
     def _finish(self, job: TrainingJob, seen: str | None) -> None:
         if seen is None:
-            raise UnavailableError(f"job {self.job} is {status_of(job).phase} and its pod {self.index} is gone")
+            raise UnavailableError(no_output(job, f"{self.index} of job {self.job}"))
 
     def _stream(self, name: str) -> None:
         """Copy a log to its end; a broken connection goes on where it stopped, repeating at most one second."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 
 from kuangchao_contracts import errors as e
+from kuangchao_contracts.text import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,7 +89,7 @@ def emit_json(value: Any) -> None:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as kubectl aligns them: three spaces apart, upper-case header, nothing cut."""
-    lines = [[name.upper() for name in header], *([cell or "<none>" for cell in row] for row in rows)]
+    lines = [[name.upper() for name in header], *([printable(cell) or "<none>" for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 

@@ -100,7 +100,7 @@ def _pool_of(job: TrainingJob, pools: Sequence[ResourcePool], nodes: Sequence[No
 
 def _outcome(job: TrainingJob, pool: ResourcePoolSpec, nodes: Sequence[NodeDescriptor]) -> PlanOutcome:
     from kuangchao_operator.layers.resource.decide import shapes
-    from kuangchao_operator.layers.strategy.shipped import plan as decide_plan
     from kuangchao_operator.layers.strategy.requests import plan_request
+    from kuangchao_operator.layers.strategy.shipped import plan as decide_plan
 
     return decide_plan(plan_request(job.spec, pool, shapes(pool, tuple(nodes))))

@@ -14,8 +14,8 @@ from kuangchao_operator.kube.pools import pool_facts
 from kuangchao_operator.layers.execution.model import PoolFacts
 from kuangchao_operator.layers.execution.why import Explanation, explain
 
-SETTLED = (Phase.COMPLETE, Phase.RUNNING)
-"""Phases in which nobody waits for devices: the pool's numbers would only distract."""
+WAITING = (Phase.PENDING, Phase.QUEUED, Phase.STALLED)
+"""Phases of a job that has no devices and wants them; in any other the pool's numbers would only distract."""
 
 
 def explain_job(cluster: Cluster, job: TrainingJob) -> tuple[Explanation, str | None]:
@@ -42,7 +42,7 @@ def lines(job: TrainingJob, answer: Explanation) -> Iterator[str]:
     yield f"{job.metadata.name} is {answer.phase}: {answer.reason}"
     if answer.message:
         yield f"  {answer.message}"
-    if answer.phase not in SETTLED:
+    if answer.phase in WAITING:
         yield from _pool(answer)
     yield from failure_lines("first failure", job.status.first_failure if job.status else None)
     if answer.advice:

@@ -6,11 +6,13 @@ import pytest
 
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, StoredRecord
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_operator.cli import audit_commands, job_commands, present
-from kuangchao_operator.cli.logs_command import pod_index
+from kuangchao_contracts.reasons import Phase
+from kuangchao_operator.cli import audit_commands, job_commands, present, why
+from kuangchao_operator.cli.logs_command import no_output, pod_index
 from kuangchao_operator.cli.options import point_in_time
 from kuangchao_operator.cli.output import age, table
 from kuangchao_operator.cli.progress import LineView
+from kuangchao_operator.layers.execution.why import Explanation
 from tests.unit.cli.jobs import NOW, condition, job
 
 OVER_LIMIT = condition("Suspended", "RestartLimitExceeded")
@@ -46,6 +48,29 @@ def test_watch_ends_when_the_job_does_not_go_on_by_itself(status: dict, code: in
 )
 def test_resume_changes_only_what_holds_the_job(spec: dict, status: dict, change: dict) -> None:
     assert job_commands.resume_change(job(spec=spec, **status)) == change
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"phase": "Complete", "attempt": 1}, "was deleted when the job became Complete"),
+        ({"phase": "Failed", "attempt": 2}, "was deleted when the job became Failed"),
+        ({"phase": "Suspended", "attempt": 1}, "was deleted when the job became Suspended"),
+        ({"phase": "Suspended"}, "has not started"),
+        ({"phase": "Starting", "attempt": 1}, "has not started"),
+    ],
+)
+def test_missing_output_is_gone_or_still_to_come(status: dict, words: str) -> None:
+    assert words in no_output(job(**status), "digits-0")
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [("Queued", True), ("Stalled", True), ("Starting", False), ("Failed", False), ("Suspended", False)],
+)
+def test_why_tells_of_the_pool_only_who_waits_for_it(phase: str, told: bool) -> None:
+    answer = Explanation(phase=Phase(phase), reason="x", message="", pool="cpu", need=4, free=1, total=21)
+    assert any("pool cpu" in line for line in why.lines(job(phase=phase), answer)) is told
 
 
 def test_columns_are_those_of_kubectl() -> None:

@@ -9,6 +9,7 @@ from kuangchao_contracts.faults import FaultDecision, Recovery
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_contracts.run import RankState
+from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.faults import ending
 from kuangchao_operator.layers.execution.model import Emit, Launch, PodFact, Stop
 from tests.unit.execution.world import World, holder, make_job, make_pool
@@ -377,6 +378,38 @@ def test_image_that_cannot_be_pulled_shows_at_once_and_fails_at_the_deadline() -
     world.settle()
     assert (world.status.phase, world.reason(C.FAILED)) == (Phase.FAILED, Reason.IMAGE_PULL)
     assert world.claim() is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said", "patience"),
+    [
+        ("InvalidImageName", "couldn't parse image reference", 0),
+        ("ErrImageNeverPull", "not present with pull policy of Never", 0),
+        ("ErrImagePull", "rpc error: code = NotFound desc = x:1: not found", limits.IMAGE_REFUSED),
+        ("ImagePullBackOff", "pull access denied, repository does not exist", limits.IMAGE_REFUSED),
+    ],
+)
+def test_image_that_no_patience_brings_ends_the_start_early(waiting: str, said: str, patience: float) -> None:
+    world = World(make_job(start_deadline_seconds=600))
+    world.settle()
+    world.verdict = verdict(Recovery.FAIL, Reason.IMAGE_PULL)
+    world.change_pod(1, waiting_reason=waiting, waiting_message=said)
+    if patience:
+        world.pass_time(patience - 1)
+        world.settle()
+        assert not world.assessed
+        world.pass_time(1)
+    world.settle()
+    assert world.reason(C.FAILED) == Reason.IMAGE_PULL
+    assert said in world.assessed[0].report.failures[0].message
+    assert world.claim() is None
+
+
+def test_what_a_rank_says_cannot_steer_a_terminal() -> None:
+    world = World().run(step=5)
+    world.beat(5, only=[0], exits={0: 1}, error="boom \x1b[31mred\x9b2J\r\nnext", error_kind="ValueError")
+    world.settle()
+    assert world.assessed[0].report.failures[0].message == "boom \\x1b[31mred\\x9b2J\\x0d\nnext"
 
 
 def test_start_deadline_points_at_the_pod_that_waits() -> None:

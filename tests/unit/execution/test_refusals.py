@@ -140,6 +140,19 @@ def test_nested_launchers_are_refused_with_the_fix(command: tuple[str, ...]) -> 
         assert "nearest legal value: ['train.py']" in message
 
 
+@pytest.mark.parametrize("command", [("--nnodes=2", "train.py"), ("--standalone", "--nproc-per-node", "2", "train.py")])
+def test_options_of_torchrun_are_refused_with_the_fix(command: tuple[str, ...]) -> None:
+    message = refused(World(make_job(command=command)), Reason.INVALID_SPEC)
+    assert f"spec.command[0]={command[0]!r}: is an option of torchrun" in message
+    assert "nearest legal value: ['train.py']" in message
+
+
+def test_label_of_the_operator_is_refused_with_its_value() -> None:
+    found = refusal(make_job(template={"labels": {"kuangchao.io/job": "x"}}), None)
+    assert found is not None
+    assert "spec.template.labels.kuangchao.io/job='x': is a name of the operator's own" in found[1]
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -39,6 +39,13 @@ def test_job_without_pool_and_unseen_job() -> None:
     assert explain(make_job(), make_pool()).reason == Reason.PENDING_EVALUATION
 
 
+def test_unseen_job_says_where_to_look() -> None:
+    assert "does not serve namespace" in explain(make_job(), None).message
+    foreign = explain(make_job(managed_by="kueue.x-k8s.io/multikueue"), None)
+    assert "spec.managedBy='kueue.x-k8s.io/multikueue' gives the job to another controller" in foreign.message
+    assert "'kuangchao.io/operator'" in foreign.message
+
+
 def test_running_job_says_so() -> None:
     world = World().run()
     answer = explain(world.job, world.pool)

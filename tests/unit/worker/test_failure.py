@@ -1,5 +1,6 @@
 """How failures are named, and tasks that are not there or not right."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_kinds_of_failure() -> None:
     assert kind_of(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) == "RuntimeError"
 
 
+def test_exit_of_the_users_code_is_told_as_such() -> None:
+    try:
+        sys.exit(0)
+    except SystemExit as error:
+        assert describe(error).startswith("sys.exit(0) (at test_failure.py:")
+        assert kind_of(error) == "SystemExit"
+
+
 def test_failure_says_where_and_fits() -> None:
     try:
         raise ValueError("x" * 5000)
@@ -34,7 +43,7 @@ def test_failure_says_where_and_fits() -> None:
     ("name", "words"),
     [
         ("no_such_package.x:make", "no module 'no_such_package'"),
-        ("kuangchao_worker.tasks.digits:nothing", "digits"),
+        ("kuangchao_worker.tasks.digits:nothing", "it has digits$"),
         ("kuangchao_worker.tasks.nothing:x", "kuangchao_worker.tasks.nothing"),
         ("builtins:dict", "dict, not a Task"),
     ],

@@ -53,10 +53,12 @@ class RankChannel:
         self._path, self._rank, self._clock = path, rank, clock
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if path else None
         self._last = (-1.0, "")
+        self.step: int | None = None
+        """The newest step that it was told of, sent or not: what a failure happened after."""
 
     def progress(self, step: int, section: str, metrics: Mapping[str, str] | None = None) -> None:
         """Say where the rank is; at most one message in `PROGRESS_SECONDS` unless the section has changed."""
-        now = self._clock()
+        self.step, now = step, self._clock()
         if self._socket is None or (section == self._last[1] and now - self._last[0] < PROGRESS_SECONDS):
             return
         self._last = (now, section)

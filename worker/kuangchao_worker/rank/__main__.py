@@ -37,9 +37,11 @@ def main(path: str) -> int:
         from kuangchao_worker.rank.wiring import run_rank
 
         outcome = run_rank(assignment, channel, stop)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # SystemExit too: code of the user that ends the process, even with 0, has not finished the training
         logging.getLogger("kuangchao.rank").exception("rank %d failed", assignment.rank)
-        channel.reliable(RankMessage(rank=assignment.rank, error=describe(error), error_kind=kind_of(error)))
+        told = RankMessage(rank=assignment.rank, step=channel.step, error=describe(error), error_kind=kind_of(error))
+        channel.reliable(told)
         return FAILED_EXIT
     return DRAINED_EXIT if outcome is Outcome.DRAINED else 0
 

@@ -37,4 +37,5 @@ def describe(error: BaseException, limit: int = 1_024) -> str:
     """The message and where in the code it was raised, newest frames first to survive the cut."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     places = "; ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in reversed(frames))
-    return f"{type(error).__name__}: {error}"[: limit - 300] + f" (at {places})"[:300]
+    said = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+    return said[: limit - 300] + f" (at {places})"[:300]

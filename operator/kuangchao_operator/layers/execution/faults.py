@@ -4,6 +4,7 @@ One incident is one report: when a rank dies, its peers fail too, by lost connec
 do about it is the state layer's decision.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +15,7 @@ from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import RankReport
+from kuangchao_contracts.text import printable
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
@@ -29,6 +31,10 @@ IMAGE_REASONS: Final = frozenset(
         "RegistryUnavailable",
     }
 )
+NEVER_PULLED: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
+PULL_REFUSED: Final = re.compile(r"not ?found|manifest unknown|denied|unauthorized|forbidden", re.IGNORECASE)
+"""What a registry that answers says of an image that it does not have or does not give."""
 WEIGHT: Final = {
     reason: place
     for place, reason in enumerate(
@@ -230,10 +236,25 @@ class _Finder:
         base = self._status.attempt_time
         if self._was_running or self._gang.running or base is None:
             return
-        if self.age(base) >= self._spec.start_deadline_seconds:
+        hopeless = self._image_hopeless(self.age(base))
+        if hopeless is not None:
+            pod = self._gang.pods[hopeless]
+            yield self._fault(Reason.IMAGE_PULL, f"{pod.waiting_reason}: {pod.waiting_message}", hopeless)
+        elif self.age(base) >= self._spec.start_deadline_seconds:
             reason, text = start_problem(self._snapshot, self._gang)
             message = f"not running {self._spec.start_deadline_seconds} s after the devices were reserved; {text}"
             yield self._fault(reason or Reason.START_DEADLINE_EXCEEDED, message, _stuck(self._gang))
+
+    def _image_hopeless(self, age: float) -> int | None:
+        """A pod whose image no patience brings: an impossible name at once, a registry's refusal after a while.
+
+        A registry that does not answer may come back, so it has the whole start deadline.
+        """
+        for index, pod in sorted(self._gang.pods.items()):
+            refused = pod.waiting_reason in PULL_REASONS and PULL_REFUSED.search(pod.waiting_message)
+            if pod.waiting_reason in NEVER_PULLED or (refused and age >= limits.IMAGE_REFUSED):
+                return index
+        return None
 
     def _hang(self) -> Iterator[Fault]:
         policy = self._spec.fault
@@ -260,7 +281,7 @@ class _Finder:
         known = max(self._gang.step, progress.step if progress else 0)
         failure = Failure(
             reason=reason,
-            message=message[:1024],
+            message=printable(message)[:1024],
             pod=pod.name if pod else None,
             node=pod.node if pod else None,
             rank=rank,

@@ -10,6 +10,8 @@ AGENT_LOST: Final = 15.0
 """Agents send a heartbeat every second; one that is silent for this long is lost."""
 OPERATOR_GRACE: Final = 30.0
 """After its own start the operator knows no heartbeats; agents get this long to make themselves heard again."""
+IMAGE_REFUSED: Final = 60.0
+"""A registry that refuses an image is asked again for this long: it may just be on its way there."""
 MISSING_POD: Final = 30.0
 """A launched pod that is not seen after this long is lost; until then the watch may only be late."""
 EARLY_EXIT: Final = 5.0

@@ -160,14 +160,16 @@ def _metadata(metadata: Mapping[str, Any]) -> None:
     for kind in ("labels", "annotations"):
         path = f"podOverrides.metadata.{kind}"
         for name in _mapping(metadata.get(kind, {}), path):
-            check_label(name, path)
+            check_label(name, str(metadata[kind][name]), path)
 
 
-def check_label(name: str, path: str) -> None:
+def check_label(name: str, value: str, path: str) -> None:
     """Raise InvalidInputError for a label or annotation in a domain that is ours or Kubernetes' own."""
     domain = name.partition("/")[0] if "/" in name else ""
     if domain == GROUP or domain.endswith(f".{GROUP}") or name == "app.kubernetes.io/managed-by":
-        raise InvalidInputError(f"{path}.{name}", name, "belongs to the operator")
+        raise InvalidInputError(
+            f"{path}.{name}", value, f"is a name of the operator's own; leave out {domain or name}/..."
+        )
 
 
 def _container(container: Any, path: str, *, main: bool) -> None:

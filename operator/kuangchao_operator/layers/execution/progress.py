@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from kuangchao_contracts.api.trainingjob import Progress
+from kuangchao_contracts.text import printable
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
@@ -19,9 +20,8 @@ def note_progress(draft: Draft, gang: Gang, *, final: bool = False) -> None:
     if not final and not _worth_writing(old, step, percent, draft.now):
         return
     leader = gang.agents.get(0)
-    metrics = (
-        leader.heartbeat.metrics if leader is not None and leader.heartbeat.metrics else old.metrics if old else {}
-    )
+    told = leader.heartbeat.metrics if leader is not None else {}
+    metrics = {printable(k): printable(v)[:64] for k, v in told.items()} or (old.metrics if old else {})
     gained = old is None or step > old.step
     new = Progress(
         step=step,

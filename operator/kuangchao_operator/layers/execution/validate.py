@@ -75,11 +75,16 @@ def _check_template(job: TrainingJob) -> None:
         overrides.check_volume(volume, f"spec.template.volumes[{place}]")
     for place, mount in enumerate(template.volume_mounts):
         overrides.check_mount(mount.mount_path, f"spec.template.volumeMounts[{place}].mountPath")
-    for name in template.labels:
-        overrides.check_label(name, "spec.template.labels")
+    for name, value in template.labels.items():
+        overrides.check_label(name, value, "spec.template.labels")
 
 
 def _check_command(command: tuple[str, ...]) -> None:
+    if command[0].startswith("--"):
+        why = (
+            "is an option of torchrun; nodes, processes and rendezvous are set from spec.devices: begin with the script"
+        )
+        raise InvalidInputError("spec.command[0]", command[0], why, _without_options(command))
     launcher = nested_launcher(command)
     if launcher is not None:
         why = f"{launcher} inside a job would start a second process group; give only what follows it"
@@ -114,6 +119,12 @@ def _in_script(script: str) -> str | None:
         if found is not None:
             return found
     return None
+
+
+def _without_options(command: tuple[str, ...]) -> list[str] | None:
+    """The command from `-m` or the script on."""
+    found = next((place for place, word in enumerate(command) if word == "-m" or word.endswith(".py")), None)
+    return None if found is None else list(command[found:])
 
 
 def _without_launcher(command: tuple[str, ...]) -> list[str] | None:

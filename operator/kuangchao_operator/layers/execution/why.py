@@ -7,6 +7,7 @@ from pydantic import Field
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.meta import ConditionStatus
 from kuangchao_contracts.base import Contract
+from kuangchao_contracts.names import CONTROLLER
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_operator.layers.execution.facts import as_waiting
@@ -102,4 +103,13 @@ def _ready(job: TrainingJob) -> tuple[str, str]:
         if condition.type == C.READY:
             unknown = condition.status is ConditionStatus.UNKNOWN
             return condition.reason, condition.message or ("not looked at yet" if unknown else "")
-    return Reason.PENDING_EVALUATION, "the operator has not seen the job yet; is it running?"
+    owner = job.spec.managed_by
+    if owner not in (None, CONTROLLER):
+        return Reason.PENDING_EVALUATION, (
+            f"spec.managedBy={owner!r} gives the job to another controller, and Kuangchao stands aside;"
+            f" Kuangchao's own is {CONTROLLER!r}, or leave it out"
+        )
+    return Reason.PENDING_EVALUATION, (
+        "the operator has not seen the job: it is not running, or does not serve namespace"
+        f" {job.metadata.namespace} (jobNamespaces of the chart; `kuangchao doctor`)"
+    )

@@ -94,6 +94,7 @@ class Executor:
         self.context.done("restore")
         self._move_to(restore.step)
         self._saved_step = restore.step
+        self.report(restore.step, "restore", self.metrics)
 
     def _step(self) -> bool:
         """One step; whether all ranks agreed to stop after it."""
