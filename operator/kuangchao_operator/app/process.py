@@ -27,10 +27,12 @@ from kuangchao_operator.app.settings import Settings, kopf_settings
 from kuangchao_operator.app.wiring import PROCESS, Parts, assemble, utc_now
 from kuangchao_operator.audit.k8s import KubernetesIntake
 from kuangchao_operator.audit.server import IntakeServer, intake_tls
+from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.gate.policy import PolicyLoop
 from kuangchao_operator.kube.client import connect
 
 ISSUER_SECONDS: Final = 60.0
+STORE_SECONDS: Final = 5.0
 FIRST_LIST_TRIES: Final = 30
 FIRST_RESYNC_SECONDS: Final = 10.0
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     await parts.health.start(settings.host, settings.metrics_port)
     stack.push_async_callback(parts.health.stop)
     await parts.issuer.wait_ready(ISSUER_SECONDS)
-    await parts.sink.start()
+    await _record(parts.sink)
     stack.push_async_callback(parts.sink.close, parts.checkpointer.finish)
     await _patiently(parts.reader.fill)
     await _patiently(lambda: settle(parts.sink, parts.truth, utc_now))
@@ -64,6 +66,22 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     stack.push_async_callback(parts.gate_server.stop)
     if settings.audit_tls_dir is not None:
         await _start_intake(settings, parts, stack)
+
+
+async def _record(sink: StoreSink) -> None:
+    """Begin to record. Until that can be done nothing else begins, so nothing is done, and what is wrong is said.
+
+    Waiting beats ending: it heals as soon as the volume does, and the metric `kuangchao_audit_blocked` can be read.
+    """
+    told = ""
+    while True:
+        try:
+            return await sink.start()
+        except AuditUnavailableError as error:
+            if str(error) != told:
+                logger.critical("operator does nothing until this is mended: %s: %s", type(error).__name__, error)
+            told = str(error)
+            await asyncio.sleep(STORE_SECONDS)
 
 
 async def _patiently(read: Callable[[], Awaitable[None]]) -> None:

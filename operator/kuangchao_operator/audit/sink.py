@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
+from pydantic import ValidationError
+
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.base import Contract
@@ -109,22 +111,34 @@ class StoreSink(AuditSink):
         return self._store
 
     async def start(self) -> None:
-        """Open the store, see what an earlier process left open, start writing. Raises AuditUnavailableError.
+        """Open the store, see what an earlier process left open, start writing.
 
-        When the store is new this waits until one-shots minted from now on are not mistaken for older ones (< 1 s).
+        Raises AuditUnavailableError, which says what is wrong with which directory; then it may be called again, and
+        the record will tell of the time in between. When the store is new this waits until one-shots minted from now on
+        are not mistaken for older ones (< 1 s).
         """
         loop = asyncio.get_running_loop()
         try:
-            self._store = await loop.run_in_executor(self._thread, AuditStore, self._directory, self._clock)
-            if self._stream is not None:
-                self._stream.start(self._store.head[0])
-            self._interrupted = tuple(await loop.run_in_executor(self._thread, self._store.open_intents))
-        except (OSError, sqlite3.Error) as error:
-            raise e.AuditUnavailableError(f"audit store cannot open: {type(error).__name__}") from error
+            store, self._interrupted = await loop.run_in_executor(self._thread, self._open)
+        except (OSError, sqlite3.Error, ValueError, TypeError, e.StorageError, e.AuditUnavailableError) as error:
+            why = f"audit store {self._directory} cannot be opened: {_reason(error)}"
+            self._outage.fail(self._monotonic(), why)
+            raise e.AuditUnavailableError(why) from error
+        self._store = store
+        if self._stream is not None:
+            self._stream.start(store.head[0])
         self._task = loop.create_task(self._write(), name="audit-writer")
-        wait = self._store.epoch + 1 - self._clock()
+        wait = store.epoch + 1 - self._clock()
         if 0 < wait <= 1:
             await asyncio.sleep(wait)
+
+    def _open(self) -> tuple[AuditStore, tuple[AuditRecord, ...]]:
+        store = AuditStore(self._directory, self._clock)
+        try:
+            return store, tuple(store.open_intents())
+        except BaseException:
+            store.close()
+            raise
 
     async def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
         """Write everything that is queued and counted, then close the store; `last` is called in between."""
@@ -311,6 +325,13 @@ class StoreSink(AuditSink):
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, without the content of a record that cannot be read."""
+    if isinstance(error, ValidationError | TypeError):
+        return "it holds a record that cannot be read; see audit verify"
+    return str(error) if isinstance(error, e.KuangchaoError) else f"{type(error).__name__}: {error}"
 
 
 def _settle(item: Item, outcome: e.KuangchaoError | None) -> None:

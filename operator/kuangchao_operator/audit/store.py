@@ -253,11 +253,13 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """Keep a second writer out for as long as this process lives. Raises AuditUnavailableError."""
+    """Keep a second writer out for as long as this process lives. Raises AuditUnavailableError, OSError."""
     descriptor = os.open(directory / "writer.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise  # the file system has no locks
         raise e.AuditUnavailableError("another process writes to this audit store") from None
     return descriptor

@@ -29,7 +29,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         asyncio.run(serve(arguments))
-    except KuangchaoError as error:
+    except (KuangchaoError, OSError) as error:
         sys.stderr.write(f"issuer does not start: {error}\n")
         return 2
     return 0

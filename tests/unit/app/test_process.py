@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from kuangchao_contracts.audit import Stage
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import AuditUnavailableError, UnavailableError
@@ -40,6 +42,7 @@ class Start:
         self.heard: dict[str, int] = {}
         self._jobs, self._outages = jobs, outages
         self.policy_faults: list[Exception] = []
+        self.audit_faults: list[Exception] = []
         self.cache, self.fence = Cache(), JobFence()
         self._door = FrontDoor(cast(Any, None), self.fence, time.time, lambda: Jwks(keys=()))
         ports = cast(LoopPorts, SimpleNamespace(fence=self.fence))
@@ -47,7 +50,7 @@ class Start:
             health=SimpleNamespace(start=self._note("health"), stop=self._note("")),
             issuer=SimpleNamespace(wait_ready=self._note("issuer")),
             sink=SimpleNamespace(
-                start=self._note("audit"), close=self._note(""), interrupted=(INTENT,), durable=self._note("settled")
+                start=self._open, close=self._note(""), interrupted=(INTENT,), durable=self._note("settled")
             ),
             checkpointer=SimpleNamespace(finish=self._note("")),
             reader=SimpleNamespace(fill=self._fill),
@@ -74,6 +77,11 @@ class Start:
             self.log.append(name)
 
         return note
+
+    async def _open(self) -> None:
+        self.log.append("audit")
+        if self.audit_faults:
+            raise self.audit_faults.pop(0)
 
     async def _policy(self) -> None:
         self.log.append("policy")
@@ -126,3 +134,18 @@ async def test_neither_an_api_server_that_is_late_nor_a_full_audit_volume_keeps_
     await start.run(tmp_path)
     assert start.heard == {"running": 3}
     assert start.log.count("policy") == 2
+
+
+async def test_without_a_record_nothing_begins_and_it_is_said_why(
+    monkeypatch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(monkeypatch, job("running", status=RUNNING))
+    start.audit_faults = [AuditUnavailableError(why) for why in ("no right to write", "no right to write", "disk")]
+    await start.run(tmp_path)
+    assert start.log[:9] == ["health", "issuer", *["audit", "wait"] * 3, "audit"], "asked again, and nothing else"
+    said = [line.getMessage() for line in caplog.records if line.levelname == "CRITICAL"]
+    assert said == [
+        f"operator does nothing until this is mended: AuditUnavailableError: {why}"
+        for why in ("no right to write", "disk")
+    ]
+    assert start.heard == {"running": 3}

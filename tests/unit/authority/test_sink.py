@@ -1,9 +1,12 @@
 """The sink in front of the store: durable or refused, reads dropped first, nothing uncounted."""
 
 import asyncio
+import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditQuery, AuditRecord, Decision, Stage
 from kuangchao_contracts.run import Empty
+from kuangchao_operator.audit import schema
 from kuangchao_operator.audit import sink as sink_module
 from kuangchao_operator.audit.coalesce import VERBATIM
 from kuangchao_operator.audit.k8s import KubernetesIntake
@@ -264,3 +268,60 @@ class TestKubernetesEvents:
         assert records[0].subject.isprintable()
         assert len(records[0].subject) == 256
         assert records[0].op.isprintable()
+
+
+def in_the_way(directory: Path) -> None:
+    directory.write_text("a file where a directory should be")
+
+
+def damaged(directory: Path) -> None:
+    directory.mkdir()
+    schema.file_of(directory, datetime.fromtimestamp(NOW, UTC).date()).write_bytes(b"no database" * 1_000)
+
+
+def open_intent_damaged(directory: Path) -> None:
+    """Found only when the store is open already."""
+    store = AuditStore(directory, Clock())
+    store.append([Entry(record(stage=Stage.INTENT))])
+    store.close()
+    with closing(sqlite3.connect(schema.files(directory)[0], isolation_level=None)) as connection:
+        connection.execute("UPDATE records SET body = ?", (b'{"secret":1}',))
+
+
+def record_as_text(directory: Path) -> None:
+    open_intent_damaged(directory)
+    with closing(sqlite3.connect(schema.files(directory)[0], isolation_level=None)) as connection:
+        connection.execute("UPDATE records SET body = CAST(body AS TEXT)")
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (in_the_way, "FileExistsError: "),
+        (damaged, "DatabaseError: file is not a database"),
+        (record_as_text, "it holds a record that cannot be read; see audit verify"),
+        (open_intent_damaged, "it holds a record that cannot be read; see audit verify"),
+    ],
+)
+async def test_a_store_that_cannot_be_opened_says_why_and_may_be_opened_later(
+    tmp_path: Path, harm: Callable[[Path], None], why: str
+) -> None:
+    directory, now = tmp_path / "audit", [0.0]
+    harm(directory)
+    sink = StoreSink(directory, Clock(NOW + 0.99), monotonic=lambda: now[0])
+    for _ in range(2):
+        with pytest.raises(e.AuditUnavailableError) as caught:
+            await sink.start()
+        assert str(caught.value).startswith(f"audit store {directory} cannot be opened: {why}")
+        assert "secret" not in str(caught.value)
+    with pytest.raises(e.AuditUnavailableError):
+        await sink.durable(record())
+    now[0] += 6
+    assert sink.blocked, "the metric says so"
+    directory.rename(tmp_path / "put-aside")
+    await sink.start()
+    await sink.durable(record())
+    assert not sink.blocked
+    await sink.close()
+    (outage,) = stored(directory, operation="audit.outage")
+    assert why in outage.detail
