@@ -40,7 +40,7 @@ CREATES = [
     ),
     Create("spec.checkpoint.storage is needed", {"checkpoint": {"keep": 3}}, {"checkpoint": {"everyMinutes": 1}}),
     Create(
-        "must divide devices.count",
+        "tensor 3 x pipeline 1 x context 1 x data 1 must divide devices.count 8",
         {"parallelism": {"tensor": 2, "pipeline": 4}},
         {"parallelism": {"tensor": 3}},
     ),

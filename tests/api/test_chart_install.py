@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.api.fakes import eventually
+from tests.api.people import job
 from tests.api.server import API, ROOT, ApiServer, RefusedError
 
 CHART = ROOT / "charts" / "kuangchao"
@@ -175,6 +177,24 @@ def test_upgrade_leaves_what_the_operator_wrote(installed: ApiServer) -> None:
     _upgrade(installed, "logLevel=DEBUG")
     text = installed.kubectl("-n", NAMESPACE, "get", "secret", "kuangchao-governance-token", "-o", "json")
     assert json.loads(text)["data"] == {"bundle.json": token}
+
+
+def test_jobs_are_refused_where_no_operator_looks(installed: ApiServer) -> None:
+    def create(namespace: str, **spec: object) -> str:
+        path = f"{API}/namespaces/{namespace}/trainingjobs?dryRun=All"
+        try:
+            installed.request("POST", path, job("probe", **spec))
+        except RefusedError as error:
+            return str(error)
+        return ""
+
+    eventually(lambda: "job-namespaces" in create("strangers"), "the policy is in force")
+    assert f"metadata.namespace=strangers: no operator looks for jobs there; jobs may run in {JOBS}" in create(
+        "strangers"
+    )
+    assert "is the operator's own namespace (ReleaseNamespace)" in create(NAMESPACE)
+    assert create(JOBS) == ""
+    assert create("strangers", managedBy="kueue.x-k8s.io/multikueue") == ""
 
 
 def test_release_is_far_below_the_limit_of_its_secret(installed: ApiServer) -> None:

@@ -110,4 +110,5 @@ def test_doctor_finds_what_is_missing_in_a_cluster(site: Site) -> None:
     assert checks["node descriptors"]["verdict"] == "ok"
     # there are no nodes on which the chart's Deployments could run
     assert checks["operator"]["verdict"] == "missing"
+    assert checks["namespace"]["found"] == f"jobs may run in {site.namespace}"
     assert RELEASE in checks["operator"]["mend"]

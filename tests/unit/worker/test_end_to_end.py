@@ -115,6 +115,8 @@ def test_user_error_is_named_and_placed(stormy: Run) -> None:
     assert (report.error_kind, report.exit_code) == ("ValueError", 1)
     assert "the user's own mistake" in (report.error or "")
     assert "faulty.py" in (report.error or "")
+    # restored at 10, two micro-batches a step: the 21st call is in the step after the 20th
+    assert report.step == 20
 
 
 def test_nothing_is_left_behind(stormy: Run) -> None:
