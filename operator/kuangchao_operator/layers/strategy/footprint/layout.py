@@ -5,6 +5,7 @@ model, or, folded, the way back up: piece 2 * pipeline - 1 - r.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kuangchao_contracts.base import Contract
 
@@ -74,16 +75,23 @@ class Piece(Contract):
 
 
 def pieces(layers: int, layout: Layout, *, folded: bool = False) -> tuple[tuple[Piece, ...], ...]:
-    """For each stage its chunks in the order in which they run."""
-    count = layout.pipeline * layout.virtual
-    sizes = layout.stage_layers or even(layers, count)
+    """For each stage its chunks in the order in which they run. Raises ImpossibleLayoutError."""
+    return _pieces(layers, layout.pipeline, layout.virtual, layout.stage_layers, folded)
+
+
+@lru_cache(maxsize=256)
+def _pieces(
+    layers: int, pipeline: int, virtual: int, stage_layers: tuple[int, ...] | None, folded: bool
+) -> tuple[tuple[Piece, ...], ...]:
+    count = pipeline * virtual
+    sizes = stage_layers or even(layers, count)
     if len(sizes) != count or sum(sizes) != layers or min(sizes) < 0:
         raise ImpossibleLayoutError(f"{layers} layers cannot be cut into {count} pieces of {sizes}")
     starts = [sum(sizes[:n]) for n in range(count)]
     run = [Piece(first=starts[n], layers=sizes[n], embedding=n == 0, head=n == count - 1) for n in range(count)]
-    if folded and layout.pipeline > 1:
-        return tuple((run[r], run[count - 1 - r]) for r in range(layout.pipeline))
-    return tuple(tuple(run[r :: layout.pipeline]) for r in range(layout.pipeline))
+    if folded and pipeline > 1:
+        return tuple((run[r], run[count - 1 - r]) for r in range(pipeline))
+    return tuple(tuple(run[r::pipeline]) for r in range(pipeline))
 
 
 def even(layers: int, count: int) -> tuple[int, ...]:

@@ -1,0 +1,105 @@
+"""What a search may choose: sizes of the job, values that the user pinned, and axes that are open. Pure."""
+
+from typing import Any, NamedTuple
+
+from kuangchao_contracts.plan import (
+    DeviceShape,
+    MeasuredModel,
+    Parallelism,
+    ParallelismMode,
+    PlanRequest,
+    TrainingSpec,
+    TransformerModel,
+)
+from kuangchao_operator.layers.strategy.footprint.budget import spared_bytes
+from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
+from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, open_axes
+
+FRAMEWORK = {"cpu": "kuangchao-cpu", "gpu": "kuangchao"}
+"""Whose figures of the calibration hold for which kind of device."""
+
+
+class Space(NamedTuple):
+    """Everything that a search depends on, in the form in which it is asked for often."""
+
+    world: int
+    per_pod: int
+    per_node: int
+    island: int
+    """Ranks among which tensor parallelism may stay: those that share fast links."""
+    global_batch: int
+    training: TrainingSpec
+    model: TransformerModel
+    measured: MeasuredModel | None
+    known: bool
+    """Whether there is a model at all."""
+    pins: dict[str, Any]
+    """By name of a member of `parallelism`; what is not here is open."""
+    backend: str
+    budget: int | None
+    """Bytes that a rank may count on; None: not known."""
+    managed: bool
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the model has layers that can be cut, and so a time that can be computed."""
+        return self.known and self.measured is None
+
+    def options(self, name: str, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The pinned value of an axis, or else what was found for it."""
+        return (self.pins[name],) if name in self.pins else found
+
+
+def space_of(request: PlanRequest, shape: DeviceShape, calibration: Calibration) -> Space:
+    """The space of a request on one class of devices."""
+    model, backend = request.model, FRAMEWORK[shape.kind]
+    shaped = isinstance(model, TransformerModel)
+    return Space(
+        world=request.devices,
+        per_pod=request.per_pod,
+        per_node=shape.per_node,
+        island=shape.fabric.island if shape.fabric is not None else shape.per_node,
+        global_batch=request.training.global_batch,
+        training=request.training,
+        model=model if isinstance(model, TransformerModel) else SHAPELESS,
+        measured=model if isinstance(model, MeasuredModel) else None,
+        known=model is not None,
+        pins=_pins(request, shaped=shaped),
+        backend=backend,
+        budget=spared_bytes(shape.memory_bytes, backend, calibration) if shape.memory_bytes else None,
+        managed=request.managed,
+    )
+
+
+def pinned(parallelism: Parallelism) -> dict[str, Any]:
+    """What the user pinned, by wire name. Manual: all that is not given is neutral."""
+    given: dict[str, Any] = {
+        name: value
+        for name, value in (
+            ("tensor", parallelism.tensor),
+            ("pipeline", parallelism.pipeline),
+            ("data", parallelism.data),
+            ("context", parallelism.context),
+            ("expert", parallelism.expert),
+            ("microBatch", parallelism.micro_batch),
+            ("virtualStages", parallelism.virtual_stages),
+            ("sequence", parallelism.sequence),
+            ("recompute", parallelism.recompute),
+            ("sharding", parallelism.sharding),
+            ("schedule", parallelism.schedule),
+            ("stageLayers", parallelism.stage_layers),
+        )
+        if value is not None
+    }
+    if parallelism.mode is ParallelismMode.MANUAL:
+        return {**NEUTRAL, "data": 1, "microBatch": 1, **given}
+    return given
+
+
+def _pins(request: PlanRequest, *, shaped: bool) -> dict[str, Any]:
+    closed = {name: value for name, value in NEUTRAL.items() if name not in open_axes(request)}
+    if not shaped:
+        # a model without layers cannot be cut; its states can be sharded
+        closed |= {name: value for name, value in NEUTRAL.items() if name != "sharding"}
+    return {**closed, **pinned(request.parallelism)}

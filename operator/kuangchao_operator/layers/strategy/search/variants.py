@@ -1,0 +1,132 @@
+"""Schedules, cuts, shardings and recomputations of one sketch, each only as much as is needed. Pure.
+
+Recomputation and sharding take memory down and time up, so a search begins with the mildest and goes on only as far as
+memory asks it to.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.plan import Recompute, Sharding
+from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, even, spared_ends
+from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
+from kuangchao_operator.layers.strategy.laws import divisors
+from kuangchao_operator.layers.strategy.search.layouts import Sketch, plain
+from kuangchao_operator.layers.strategy.search.space import Space
+
+MOST_CHUNKS: Final = 8
+"""Chunks of a stage beyond which the messages of an interleaved schedule cost more than its bubble."""
+BY_OPERATOR: Final = frozenset({Recomputed.OPERATORS})
+RECOMPUTE: Final = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+SHARDING: Final = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.FULL)
+SCHEDULES: Final = (
+    Schedule.ONE_F_ONE_B,
+    Schedule.INTERLEAVED,
+    Schedule.ZERO_BUBBLE_H1,
+    Schedule.ZERO_BUBBLE_V,
+    Schedule.ZERO_BUBBLE_H2,
+)
+"""Without GPipe, which has the bubble of 1F1B and more micro-batches in flight; it is used when it is pinned."""
+
+
+def pipelines(space: Space, sketch: Sketch) -> Iterator[Setting]:
+    """Every order and cut of a sketch's pipeline; the simplest first."""
+    base = plain(space, sketch)
+    if sketch.layout.pipeline == 1:
+        if _undivided(space):
+            yield base
+        return
+    for schedule in space.options("schedule", SCHEDULES):
+        for virtual in _chunks(space, sketch, schedule):
+            for layers in _cuts(space, sketch.layout.pipeline * virtual):
+                layout = replace(sketch.layout, virtual=virtual, stage_layers=layers)
+                yield replace(base, schedule=schedule, layout=layout)
+
+
+def mildest(space: Space, order: Setting) -> Setting:
+    """What is fastest if memory is no matter: nothing recomputed, and the optimizer's work shared where it can be."""
+    kinds = shardings(space, order)
+    kind = Sharding.OPTIMIZER if Sharding.OPTIMIZER in kinds else kinds[0]
+    return saved(order, kind, depths(space)[0])
+
+
+def lightest(space: Space, order: Setting) -> Iterator[Setting]:
+    """For each kind of sharding, strongest first, the setting that needs least: as much recomputed as may be."""
+    deepest = depths(space)[-1]
+    yield from (saved(order, kind, deepest) for kind in reversed(shardings(space, order)))
+
+
+def savings(space: Space, order: Setting) -> Iterator[Setting]:
+    """Every sharding and recomputation."""
+    yield from (saved(order, kind, depth) for kind in shardings(space, order) for depth in depths(space))
+
+
+def floors(space: Space, order: Setting, fits: Callable[[Setting], bool]) -> dict[Sharding, int]:
+    """For each kind of sharding that can fit the least recomputation, as a place in `depths`, with which it does."""
+    places, found = depths(space), dict[Sharding, int]()
+    least = len(places)
+    for kind in shardings(space, order):
+        if least == len(places) and not fits(saved(order, kind, places[-1])):
+            continue  # nothing of a kind fits where recomputing everything does not
+        least = min(least, len(places) - 1)
+        least = next((n for n in range(least) if fits(saved(order, kind, places[n]))), least)
+        found[kind] = least
+    return found
+
+
+def shardings(space: Space, order: Setting) -> tuple[Sharding, ...]:
+    """Kinds of sharding to consider, mildest first."""
+    return space.options("sharding", SHARDING if order.layout.replicas > 1 else SHARDING[:1])
+
+
+def depths(space: Space) -> tuple[Recompute, ...]:
+    """Amounts of recomputation to consider, least first."""
+    return space.options("recompute", RECOMPUTE if space.shaped else RECOMPUTE[:1])
+
+
+def _undivided(space: Space) -> bool:
+    """Whether what is pinned allows a single stage."""
+    return (
+        space.pins.get("virtualStages", 1) == 1
+        and space.pins.get("schedule", Schedule.ONE_F_ONE_B) is Schedule.ONE_F_ONE_B
+        and space.pins.get("stageLayers", ()) in ((), (space.model.layers,))
+    )
+
+
+def saved(setting: Setting, kind: Sharding, depth: Recompute) -> Setting:
+    """The setting with that sharding and recomputation."""
+    modules = BY_OPERATOR if depth is Recompute.SELECTIVE else setting.modules
+    return replace(setting, sharding=kind, recompute=depth, modules=modules)
+
+
+def _chunks(space: Space, sketch: Sketch, schedule: Schedule) -> tuple[int, ...]:
+    layers, pipeline = space.model.layers, sketch.layout.pipeline
+    if schedule is Schedule.ZERO_BUBBLE_V:
+        return tuple(v for v in space.options("virtualStages", (2,)) if v == 2 and layers >= 2 * pipeline)
+    if schedule is not Schedule.INTERLEAVED:
+        return tuple(v for v in space.options("virtualStages", (1,)) if v == 1)
+    if sketch.micro_batches % pipeline:
+        return ()
+    most = layers // pipeline
+    found = tuple(v for v in divisors(most)[::-1] if 1 < v <= MOST_CHUNKS)
+    return tuple(v for v in space.options("virtualStages", found) if 1 < v <= most)
+
+
+def _cuts(space: Space, count: int) -> Iterator[tuple[int, ...] | None]:
+    """How many layers each piece gets: as even as can be, and with lighter ends. None: even, and it comes out."""
+    layers, pinned = space.model.layers, space.pins.get("stageLayers")
+    if pinned:
+        if len(pinned) == count and sum(pinned) == layers and min(pinned) > 0:
+            yield tuple(pinned)
+        return
+    try:
+        first = even(layers, count)
+        lighter = spared_ends(layers, count)
+    except ImpossibleLayoutError:
+        return
+    if min(first) > 0:
+        yield None if layers % count == 0 else first
+    if lighter != first and min(lighter) > 0:
+        yield lighter
