@@ -7,7 +7,7 @@ they are declared lost, whatever they say.
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,9 @@ from kuangchao_operator.audit.jobtrail import Commit
 
 OWNER: Final = ".kuangchao-owner"
 MANIFEST: Final = "manifest.json"
+MAX_MARK: Final = 1_024
+MAX_MANIFEST: Final = 8 * 1024 * 1024
+"""No larger one came through the gate. Files here are whatever somebody put there."""
 SUBMIT: Final = "state.submit_gradients"
 SEARCHED_STEPS: Final = 10_000
 """Steps beyond the last commit among which the first step of a log is looked for, should no checkpoint tell it."""
@@ -85,16 +88,54 @@ def job_folders(given: Path, uid: str) -> list[Path]:
     if not given.is_dir():
         raise StorageError(f"{given} is no directory")
     owned = [path.parent for path in (given / OWNER, *sorted(given.glob(f"*/{OWNER}"))) if path.is_file()]
-    own = [folder for folder in owned if (folder / OWNER).read_text("utf-8", "replace").split(" ")[0].strip() == uid]
+    own = [folder for folder in owned if _owner(folder) == uid]
     if not own and owned:
         raise StorageError(f"{given} holds no directory of a job with uid {uid}")
     return own or [given]
+
+
+def _owner(folder: Path) -> str:
+    """Uid of the job that the mark names."""
+    with (folder / OWNER).open("rb") as file:
+        return file.read(MAX_MARK).decode("utf-8", "replace").split(" ")[0].strip()
+
+
+@dataclass(slots=True)
+class _Log:
+    """One log as read: by the commits that pin it, and what follows them."""
+
+    attempt: int
+    rank: int
+    pinned: InitVar[list[tuple[Commit, Pin]]]
+    bound: InitVar[int | None]
+    segments: list[Segment] = field(init=False)
+    tail: Segment = field(init=False)
+    verified: Verified | None = None
+    broken: str = ""
+    """Why it is not the log that was pinned."""
+
+    def __post_init__(self, pinned: list[tuple[Commit, Pin]], bound: int | None) -> None:
+        self.segments = [Segment(self.attempt, self.rank, commit) for commit, _ in pinned]
+        self.tail = Segment(self.attempt, self.rank, None, bound=bound)
+
+    @property
+    def name(self) -> str:
+        """How people are told of it."""
+        return f"operation log of rank {self.rank}, attempt {self.attempt}"
+
+    @property
+    def doubt(self) -> int:
+        """The less, the better it fits what was pinned."""
+        if self.verified is None:
+            return 2
+        return int(bool(self.verified.fault) and not self.verified.torn)
 
 
 class _Reader:
     def __init__(self, folders: Sequence[Path], commits: Sequence[Commit], lines: bool) -> None:
         self._folders, self._commits, self._lines = folders, commits, lines
         self._found = JobLogs()
+        self._rivals = [folder for folder in folders if (folder / OWNER).is_file()][1:]
         self._manifests = {commit.manifest: self._manifest(commit) for commit in commits}
         self._bound = next((m.every_steps for m in reversed(self._manifests.values()) if m is not None), None)
 
@@ -102,6 +143,9 @@ class _Reader:
         """Everything, attempt by attempt."""
         for attempt in sorted({*(c.attempt for c in self._commits), *self._on_disk()}):
             self._attempt(attempt, [commit for commit in self._commits if commit.attempt == attempt])
+        if self._rivals:
+            marked = ", ".join(printable(folder.name, 255) for folder in self._folders if (folder / OWNER).is_file())
+            self._found.notes.append(f"several directories say that they are the job's, one of them rightly: {marked}")
         for folder in self._folders:
             for path in sorted((folder / DIRECTORY).glob("*.found-*")):
                 self._found.notes.append(
@@ -124,31 +168,42 @@ class _Reader:
             self._rank(attempt, rank, pins.get(rank, []))
 
     def _rank(self, attempt: int, rank: int, pinned: list[tuple[Commit, Pin]]) -> None:
-        files = next((found for f in self._folders if (found := parts(f / DIRECTORY, attempt, rank))), [])
-        segments = [Segment(attempt, rank, commit) for commit, _ in pinned]
-        tail = Segment(attempt, rank, None, bound=self._bound)
-        ends = [pin[0] for _, pin in pinned]
-        steps = _Steps([c.step for c in self._commits])
+        """Read the log, or of several the one that fits best: anybody with the volume can put another beside it."""
+        found = [files for f in self._folders if (files := parts(f / DIRECTORY, attempt, rank))] or [[]]
+        read = [self._log(files, attempt, rank, pinned) for files in found]
+        best = min(read, key=lambda log: log.doubt)
+        if len(found) > 1:
+            self._found.notes.append(f"{best.name}: there are {len(found)}, and the one that fits best was read")
+        if best.broken:
+            self._found.problems.append(f"{best.name}: {best.broken}")
+            return
+        self._found.segments += [segment for segment in best.segments if segment.first]
+        self._tail(best)
+
+    def _log(self, files: list[Path], attempt: int, rank: int, pinned: list[tuple[Commit, Pin]]) -> "_Log":
+        log = _Log(attempt, rank, pinned, self._bound)
+        ends, steps = [pin[0] for _, pin in pinned], _Steps([c.step for c in self._commits])
 
         def see(line: LogLine) -> None:
             at = next((i for i, end in enumerate(ends) if line.n <= end), None)
-            (segments[at] if at is not None else tail).take(line, steps.of(line), keep=self._lines)
+            (log.segments[at] if at is not None else log.tail).take(line, steps.of(line), keep=self._lines)
 
         try:
-            verified = verify_oplog(files, [pin for _, pin in pinned], see)
+            log.verified = verify_oplog(files, [pin for _, pin in pinned], see)
         except LogBrokenError as error:
-            self._found.problems.append(f"operation log of rank {rank}, attempt {attempt}: {error}")
-            return
+            log.broken = str(error)
         except OSError as error:
-            raise StorageError(f"operation log of rank {rank}, attempt {attempt}: {error.strerror}") from None
-        self._found.segments += [segment for segment in segments if segment.first]
-        self._tail(tail, verified)
+            raise StorageError(f"{log.name}: {error.strerror}") from None
+        return log
 
-    def _tail(self, tail: Segment, verified: Verified) -> None:
+    def _tail(self, log: "_Log") -> None:
+        tail, verified = log.tail, log.verified
+        assert verified is not None, "it is not broken"
         tail.fault = verified.fault
         if verified.fault and not verified.torn:
-            where = f"operation log of rank {tail.rank}, attempt {tail.attempt}"
-            self._found.problems.append(f"{where}, after the last commit: {verified.fault}")
+            # where others claim to be the job's directory, what nothing pins may be theirs
+            said = self._found.notes if self._rivals else self._found.problems
+            said.append(f"{log.name}, after the last commit: {verified.fault}")
         if tail.first or tail.fault:
             self._found.segments.append(tail)
 
@@ -187,7 +242,9 @@ class _Reader:
         name = f"step-{commit.step}.att-{commit.attempt}"
         places = (f"{name}/{MANIFEST}", f"{name}.bad/{MANIFEST}", f"{DIRECTORY}/{manifest_name(commit.attempt)}")
         for path in (folder / place for folder in self._folders for place in places):
-            if path.is_file() and hashlib.sha256(raw := path.read_bytes()).hexdigest() == commit.manifest:
+            if not path.is_file() or path.stat().st_size > MAX_MANIFEST:
+                continue
+            if hashlib.sha256(raw := path.read_bytes()).hexdigest() == commit.manifest:
                 try:
                     return CheckpointManifest.model_validate_json(raw)
                 except ValidationError:

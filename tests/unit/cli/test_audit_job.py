@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -258,6 +259,39 @@ def test_the_job_is_found_on_its_volume_by_its_mark(crashed: Recorded) -> None:
 
 
 # ---- records
+
+
+def on_volume(job: Recorded, code: int = 0) -> dict[str, Any]:
+    arguments = ["team/digits", "--directory", str(job.audit), "--checkpoints", str(job.job.parent), "-o", "json"]
+    found = invoke(*arguments)
+    assert found.exit_code == code, found.stdout + found.stderr
+    return dict(json.loads(found.stdout))
+
+
+@pytest.mark.parametrize("lies_in", ["another", "zoo"], ids=["found before", "found after"])
+def test_a_directory_that_bears_the_mark_of_another_job_does_not_make_its_logs_look_changed(
+    crashed: Recorded, lies_in: str
+) -> None:
+    """Whoever has the volume can write the mark, and copy and change the logs."""
+    honest = on_volume(crashed)
+    forged = crashed.job.with_name(lies_in)
+    shutil.copytree(crashed.job, forged)
+    log = forged / "oplog" / crashed.log(1, 0).name
+    log.write_bytes(log.read_bytes().replace(b'"n":5,', b'"n":6,'))
+    with (forged / "oplog" / crashed.log(2, 1).name).open("ab") as file:
+        file.write(b"and more\n")
+    (forged / "oplog" / crashed.log(9, 0).name).write_text("an attempt that never was\n")
+    answer = on_volume(crashed)
+    assert (answer["ok"], answer["problems"]) == (True, [])
+    assert parts(answer, "steps") == parts(honest, "steps")
+    assert [entry for entry in parts(answer, "lost") if entry["attempt"] != 9] == parts(honest, "lost")
+    notes = " ".join(answer["notes"])
+    assert "several directories say that they are the job's" in notes
+    assert f"{lies_in}" in notes
+    assert "rank 0, attempt 1: there are 2, and the one that fits best was read" in notes
+    shutil.rmtree(crashed.job)
+    answer = on_volume(crashed, code=1)
+    assert "operation log of rank 0, attempt 1: " in answer["problems"][0], "alone, it is a changed log"
 
 
 def test_jobs_of_one_name_are_kept_apart(tmp_path: Path) -> None:
