@@ -70,7 +70,7 @@ SOURCES = (
     ),
     Source("Megatron-Bridge", "megatron-bridge", Figure.LAST_STAGE, fused_loss=True),
     Source("llm-foundry", "fsdp1", Figure.RESERVED, fused_loss=True),
-    Source("VIA-Research/vTrain", "megatron", Figure.ALLOCATED, open_recompute=True),
+    Source("VIA-Research/vTrain", "megatron-2022", Figure.ALLOCATED, open_recompute=True),
     Source("Galvatron", "galvatron", Figure.ALLOCATED, split=Split.TWO),
     Source("DeepSpeed", "deepspeed", Figure.ALLOCATED),
     Source("llama-cookbook", "fsdp1", Figure.RESERVED, micro_batch=4, recompute="full"),

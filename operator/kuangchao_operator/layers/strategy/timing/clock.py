@@ -27,6 +27,8 @@ class Clock:
         self._lost = curves.wave_permille / 1000
         self._depth = curves.depth
         self._rate = {p: kind.peak(p) * kind.sustained_permille / 1000 for p in Precision}
+        self._attention = {p: kind.peak(p) * kind.attention_permille / 1000 for p in Precision}
+        self._attention[Precision.FP8] = self._attention[Precision.BF16]
 
     def matmul(self, rows: float, columns: float, inner: float, precision: Precision) -> float:
         """A product of rows x inner and inner x columns.
@@ -42,8 +44,7 @@ class Clock:
 
     def attention(self, operations: float, precision: Precision) -> float:
         """A fused kernel over causal attention: half of the scores are never computed."""
-        rate = self._rate[Precision.BF16 if precision is Precision.FP8 else precision]
-        return self._kernel + operations / 2 / (rate * self.curves.attention_permille / 1000)
+        return self._kernel + operations / 2 / self._attention[precision]
 
     def passes(self, number: int, elements: float, precision: Precision) -> float:
         """Reading or writing so many elements so often."""

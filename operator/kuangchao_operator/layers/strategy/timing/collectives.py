@@ -29,14 +29,18 @@ def scatter(size: float, links: Reach, start: float) -> float:
     return start + min(ring, inner + outer + start)
 
 
-def all_to_all(size: float, links: Reach, start: float) -> float:
-    """Every member sends an equal piece of its `size` bytes to every other; near and far links work side by side."""
+def all_to_all(size: float, links: Reach, start: float, *, far: float | None = None) -> float:
+    """Every member sends an equal piece of its `size` bytes to every other; near and far links work side by side.
+
+    `far` is the size for members far away, where what goes to several of them on one node travels once.
+    """
+    away = size if far is None else far
     if links.size == 1:
         return 0.0
     n, local = links.size, links.local
     near = (local - 1) * links.near_latency + (local - 1) / n * size / links.near
-    far = (links.away - 1) * links.far_latency + (n - local) / n * size / links.far
-    return start + max(near, far)
+    distant = (links.away - 1) * links.far_latency + (n - local) / n * away / links.far
+    return start + max(near, distant)
 
 
 def send(size: float, links: Reach, start: float) -> float:

@@ -39,6 +39,8 @@ class Accelerator(Contract):
     peak_divisor: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     sustained_permille: Permille
     """Of the peak, what large matrix products reach under the power limit."""
+    attention_permille: Permille
+    """Of the peak, what a fused attention kernel reaches forward."""
     units: Annotated[int, Field(ge=1, le=4096)]
     """Multiprocessors: a matrix product is cut into tiles that they share."""
     memory_bytes_per_second: Rate
@@ -65,21 +67,31 @@ class Software(Contract):
     """Over the hidden width, in a layer's forward pass: norms, residuals, dropout, biases."""
     inner_passes: Passes
     """Over the ffn's inner width: activation, gate, bias."""
+    expert_passes: Passes
+    """Over every copy of a token that goes to an expert: routing, permuting, weighting."""
     score_passes: Passes
     """Over the attention scores where attention is not fused."""
+    cast_passes: Passes
+    """Over inputs and outputs of matrix products in fp8: scaling, casting, transposing."""
+    attention_permille: Permille
+    """Of what the device's best fused attention kernel reaches."""
     logit_passes: Passes
     """Over the logits, in 4-byte elements, in both directions."""
-    host_forward_us: Passes
+    host_forward_us: Annotated[int, Field(ge=0, le=100_000)]
     """Time in which the processor launches a layer's forward pass: the device cannot be faster."""
+    host_expert_us: Annotated[int, Field(ge=0, le=100_000)]
+    """The same for a layer with experts."""
     step_us: Annotated[int, Field(ge=0, le=10_000_000)]
     """Outside the passes, once a step: batch, loss, clipping, launches of the update."""
     tensor_overlap_permille: Share
-    """Of tensor-parallel collectives in the backward pass, hidden behind gradients of weights."""
+    """Of tensor-parallel collectives, hidden behind the matrix products beside them."""
     expert_overlap_permille: Share
+    expert_once_per_node: bool = False
+    """Whether a token travels once to a node that has several of its experts."""
     data_overlap_permille: Share
-    """Of the time of backward passes in which gradients can travel."""
+    """Of the reduction of gradients and the gathering of what was updated, hidden behind passes long enough."""
     gather_overlap_permille: Share
-    """Of the time of passes in which parameters can travel under full sharding."""
+    """Of the same under full sharding."""
     pipeline_overlap_permille: Share
     """Of sends between stages where chunks interleave."""
     gradient_bytes: Annotated[int, Field(ge=1, le=8)]
@@ -99,8 +111,6 @@ class Curves(Contract):
     depth: Annotated[int, Field(ge=0, le=100_000)]
     """Inner width that is lost filling and draining a tile."""
     memory_permille: Permille
-    attention_permille: Permille
-    """Of what large matrix products reach, what a fused attention kernel does forward."""
     attention_backward_permille: Annotated[int, Field(ge=1000, le=10_000)]
     """Of its forward time, its backward pass: it computes the scores again."""
     kernel_ns: Nanoseconds

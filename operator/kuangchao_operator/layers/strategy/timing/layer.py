@@ -13,9 +13,12 @@ from kuangchao_contracts.plan import Precision, Recompute, TransformerModel
 from kuangchao_operator.layers.strategy.footprint import parameters as count
 from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
 from kuangchao_operator.layers.strategy.timing import collectives, flops
+from kuangchao_operator.layers.strategy.timing.adding import added
 from kuangchao_operator.layers.strategy.timing.clock import Clock, element
 from kuangchao_operator.layers.strategy.timing.flops import Matrix
 from kuangchao_operator.layers.strategy.timing.hardware import Software
+
+TILE_ROWS = 128
 
 
 class Work(NamedTuple):
@@ -91,11 +94,11 @@ def layer_time(work: Work, clock: Clock, *, moe: bool) -> LayerTime:
     routed = 1 - software.expert_overlap_permille / 1000
     again = kernels.again / kernels.forward
     whole = 1.0 if work.recompute is Recompute.FULL else 0.0
-    host = software.host_forward_us / 1e6
-    forward = Pass(kernels.forward, tensor, expert * routed, _above(ring, kernels.attention))
+    host = (software.host_expert_us if moe else software.host_forward_us) / 1e6
+    forward = Pass(kernels.forward, tensor * shown, expert * routed, _above(ring, kernels.attention))
     backward = Pass(
         kernels.inputs + kernels.again,
-        tensor * (shown + whole),
+        tensor * shown * (1 + whole),
         expert * routed * (1 + whole),
         _above(2 * ring, kernels.attention_backward) + whole * forward.context,
     )
@@ -121,8 +124,8 @@ class _Kernels(NamedTuple):
 
 def _kernels(work: Work, clock: Clock, software: Software, *, moe: bool) -> _Kernels:
     model = work.model
-    products = [_product(matrix, work, clock) for matrix in flops.matrices(model, moe=moe)]
-    forward = sum(p[0] for p in products)
+    products = [_product(matrix, work, clock, software) for matrix in flops.matrices(model, moe=moe)]
+    forward = added(p[0] for p in products)
     attention, attention_backward = _attention(work, clock, software)
     passes = _passes(work, clock, software, moe=moe)
     trained = model.adapter is None
@@ -130,13 +133,13 @@ def _kernels(work: Work, clock: Clock, software: Software, *, moe: bool) -> _Ker
         forward=forward + attention + passes,
         attention=attention,
         attention_backward=attention_backward,
-        inputs=sum(p[1] for p in products) + attention_backward + 2 * passes,
-        weights=sum(p[2] for p in products) if trained else _adapters(work, clock, moe=moe),
+        inputs=added(p[1] for p in products) + attention_backward + 2 * passes,
+        weights=added(p[2] for p in products) if trained else _adapters(work, clock, moe=moe),
         again=_again(work, products, attention, passes, moe=moe),
     )
 
 
-def _product(matrix: Matrix, work: Work, clock: Clock) -> tuple[float, float, float]:
+def _product(matrix: Matrix, work: Work, clock: Clock, software: Software) -> tuple[float, float, float]:
     """Seconds forward, for the gradient of the input, and for that of the weights."""
     inputs, outputs, rows = float(matrix.inputs), float(matrix.outputs), float(work.tokens)
     groups = 1.0
@@ -149,12 +152,16 @@ def _product(matrix: Matrix, work: Work, clock: Clock) -> tuple[float, float, fl
     outputs = outputs / shards if matrix.column or (matrix.expert and not matrix.row) else outputs
     if not (matrix.row or matrix.column or matrix.expert):
         rows = rows / work.divided
-    # the experts of a rank run as one grouped kernel: their tiles fill the device together
-    joined = rows * groups
+    # the experts of a rank run as one grouped kernel: their tiles fill the device together, half of the last is empty
+    joined = rows * groups + (TILE_ROWS / 2 * groups if matrix.expert else 0.0)
+    cast = 0.0
+    if work.precision is Precision.FP8:
+        touched = joined * (inputs + outputs) + groups * inputs * outputs
+        cast = clock.passes(software.cast_passes, touched / 3, work.precision)
     return (
-        clock.matmul(joined, outputs, inputs, work.precision),
-        clock.matmul(joined, inputs, outputs, work.precision),
-        clock.matmul(inputs * groups, outputs, rows, work.precision),
+        cast + clock.matmul(joined, outputs, inputs, work.precision),
+        cast + clock.matmul(joined, inputs, outputs, work.precision),
+        cast + clock.matmul(inputs * groups, outputs, rows, work.precision),
     )
 
 
@@ -162,7 +169,7 @@ def _attention(work: Work, clock: Clock, software: Software) -> tuple[float, flo
     """Seconds forward and backward. Unfused, scores are written and read again and again, and none are skipped."""
     operations = work.tokens * flops.score_operations(work.model, work.sequence) / work.tensor
     if work.fused:
-        time = clock.attention(operations, work.precision)
+        time = clock.attention(operations * 1000 / software.attention_permille, work.precision)
         return time, time * clock.curves.attention_backward_permille / 1000
     width = count.heads(work.model).query / work.model.heads
     rows = work.tokens * work.model.heads / work.tensor
@@ -181,9 +188,8 @@ def _passes(work: Work, clock: Clock, software: Software, *, moe: bool) -> float
     if moe and experts is not None:
         inner = experts.ffn * experts.per_token * gates / (2 * work.divided)
         inner += experts.shared_ffn * gates / (2 * work.tensor)
-        # dispatch and combine permute every copy of a token
         copies = work.tokens * model.hidden * experts.per_token / work.divided
-        hidden += clock.passes(4, copies, work.precision)
+        hidden += clock.passes(software.expert_passes, copies, work.precision)
     return hidden + clock.passes(software.inner_passes, work.tokens * inner, work.precision)
 
 
@@ -201,10 +207,10 @@ def _again(
     if work.recompute is Recompute.NONE:
         return 0.0
     if work.recompute is Recompute.FULL:
-        return sum(p[0] for p in products) + attention + passes
+        return added(p[0] for p in products) + attention + passes
     modules = work.modules
     redone = [flops.again(m, modules) for m in flops.matrices(work.model, moe=moe)]
-    time = sum(p[0] for p, done in zip(products, redone, strict=True) if done)
+    time = added(p[0] for p, done in zip(products, redone, strict=True) if done)
     if Recomputed.CORE_ATTENTION in modules and not work.fused:
         time += attention
     if Recomputed.OPERATORS in modules:
@@ -232,8 +238,19 @@ def _dispatches(work: Work, clock: Clock, *, moe: bool) -> float:
     if not moe or experts is None or work.expert == 1:
         return 0.0
     links = clock.links.reach(work.expert, work.expert_tensor)
-    copies = experts.per_token * work.imbalance / (1000 * work.divided)
-    return 2 * collectives.all_to_all(_hidden(work) * copies, links, clock.start)
+    size = _hidden(work) * work.imbalance / (1000 * work.divided)
+    copies = far = float(experts.per_token)
+    if clock.hardware.software_of(work.backend).expert_once_per_node:
+        far = _nodes_met(experts.per_token, links.away)
+    return 2 * collectives.all_to_all(size * copies, links, clock.start, far=size * far)
+
+
+def _nodes_met(copies: int, nodes: int) -> float:
+    """How many of the nodes a token's experts stand on, when they are drawn evenly."""
+    missed = 1.0
+    for _ in range(copies):
+        missed *= 1 - 1 / nodes
+    return nodes * (1 - missed)
 
 
 def _ring(work: Work, clock: Clock) -> float:

@@ -15,112 +15,104 @@ from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.timing import collectives
+from kuangchao_operator.layers.strategy.timing.adding import added
 from kuangchao_operator.layers.strategy.timing.clock import Clock
-from kuangchao_operator.layers.strategy.timing.hardware import Software
 from kuangchao_operator.layers.strategy.timing.layer import LayerTime
 from kuangchao_operator.layers.strategy.timing.machine import Reach
 from kuangchao_operator.layers.strategy.timing.stage import Counts
 
 
-class Owed(NamedTuple):
-    """Seconds of a step that nothing hides."""
+class Transfers(NamedTuple):
+    """Seconds of each exchange of a stage, all of it; `reduce` is over ranks with the same shard."""
 
-    data: float
+    gather: float
+    gather_updated: float
+    scatter: float
+    reduce: float
     optimizer: float
 
 
 class _Rank(NamedTuple):
-    """Parameters of a stage on one rank."""
+    """Parameters of a stage on one rank, by the ranks that hold the same ones."""
 
     dense: float
     experts: float
 
 
-class _Groups(NamedTuple):
-    """Links of the ranks that shard a state, and of those that hold the same shard, for one kind of parameters."""
-
-    shards: Reach
-    copies: Reach
-
-
-def owed(setting: Setting, counts: Counts, time: LayerTime, clock: Clock) -> Owed:
-    """Of the stage that runs `counts` in `time` for each micro-batch."""
+def owed(setting: Setting, counts: Counts, time: LayerTime, clock: Clock) -> tuple[float, float]:
+    """Seconds of a step of the stage that runs `counts` in `time` for each micro-batch: exchanges as far as nothing
+    hides them, and the update."""
+    moves = _transfers(
+        setting.model, counts, setting.layout, setting.sharding, setting.backend, setting.precision, clock
+    )
     software = clock.hardware.software_of(setting.backend)
-    held, trained = _on_rank(setting, counts, all_of=True), _on_rank(setting, counts, all_of=False)
-    layers = max(1, sum(counts[:4]))
-    dense, experts = _groups(setting.layout, clock)
-    exchange = _full if setting.sharding is Sharding.FULL else _plain
-    data = exchange(_Exchange(setting, software, time, clock, layers, held, trained), (dense, experts))
-    shards = 1 if setting.sharding is Sharding.NONE else setting.layout.dense_shards
-    expert_shards = 1 if setting.sharding is Sharding.NONE else setting.layout.expert_shards
-    updated = trained.dense / shards + trained.experts / expert_shards
-    return Owed(data, clock.moved(updated * software.update_bytes) + software.step_us / 1e6)
-
-
-class _Exchange(NamedTuple):
-    setting: Setting
-    software: Software
-    time: LayerTime
-    clock: Clock
-    layers: int
-    held: _Rank
-    trained: _Rank
-
-    def scattered(self, groups: tuple[_Groups, _Groups], rank: _Rank, size: int) -> float:
-        """One gather or scatter of the parameters of a rank, `size` bytes each, layer by layer."""
-        each = ((g.shards, p * size / self.layers) for g, p in zip(groups, rank, strict=True) if p)
-        return sum(self.layers * collectives.scatter(part, links, self.clock.start) for links, part in each)
-
-    def reduced(self, groups: tuple[_Groups, _Groups], rank: _Rank, size: int) -> float:
-        """The all-reduce over ranks with the same shard."""
-        each = ((g.copies, p * size / g.shards.size) for g, p in zip(groups, rank, strict=True) if p)
-        return sum(collectives.all_reduce(part, links, self.clock.start) for links, part in each)
-
-
-def _plain(it: _Exchange, groups: tuple[_Groups, _Groups]) -> float:
-    trained, setting, software = it.trained, it.setting, it.software
-    scatter = it.scattered(groups, trained, software.gradient_bytes)
+    forward, backward = time.forward.total, time.backward.total + time.weight
+    if setting.sharding is Sharding.FULL:
+        share = software.gather_overlap_permille / 1000
+        # a pipeline keeps parameters whole between its micro-batches
+        times = setting.micro_batches if setting.layout.pipeline == 1 else 1
+        each = _exposed(moves.gather, share, forward) + _exposed(moves.gather + moves.scatter, share, backward)
+        return times * each + moves.reduce, moves.optimizer
+    share = software.data_overlap_permille / 1000
     times = setting.micro_batches if setting.sharding is Sharding.GRADIENTS else 1
-    gather = it.scattered(groups, trained, _element(setting))
-    if setting.sharding is Sharding.NONE:
-        gather = it.scattered(groups, trained, software.gradient_bytes)
-    hidden = software.data_overlap_permille / 1000
-    backward = it.time.backward.total + it.time.weight
-    exposed = times * _above(scatter, hidden * backward) + _above(gather, hidden * it.time.forward.total)
-    return exposed + it.reduced(groups, trained, software.gradient_bytes)
+    exposed = times * _exposed(moves.scatter, share, backward) + _exposed(moves.gather_updated, share, forward)
+    return exposed + moves.reduce, moves.optimizer
 
 
-def _full(it: _Exchange, groups: tuple[_Groups, _Groups]) -> float:
-    trained, setting, software = it.trained, it.setting, it.software
-    gather = it.scattered(groups, it.held, _element(setting))
-    scatter = it.scattered(groups, trained, software.gradient_bytes)
-    hidden = software.gather_overlap_permille / 1000
-    backward = it.time.backward.total + it.time.weight
-    each = _above(gather, hidden * it.time.forward.total) + _above(gather + scatter, hidden * backward)
-    # a pipeline keeps parameters whole between its micro-batches
-    times = setting.micro_batches if setting.layout.pipeline == 1 else 1
-    return times * each + it.reduced(groups, trained, software.gradient_bytes)
+def _exposed(time: float, share: float, kernels: float) -> float:
+    """What shows of a transfer beside `kernels`: what they are too short for, and at least 1 - `share` of it, since a
+    transfer takes units and memory bandwidth from them."""
+    return max(time * (1 - share), time - kernels)
 
 
-def _groups(layout: Layout, clock: Clock) -> tuple[_Groups, _Groups]:
-    """Of dense parameters, and of experts."""
-    reach, shards = clock.links.reach, layout.dense_shards
-    dense = _Groups(reach(shards, layout.tensor), reach(layout.data * layout.context // shards, layout.tensor * shards))
-    same = max(1, layout.tensor * layout.data * layout.context // layout.expert_ranks)
-    pieces = min(same, layout.expert_shards)
-    return dense, _Groups(reach(pieces, layout.expert_ranks), reach(same // pieces, layout.expert_ranks * pieces))
+@lru_cache(maxsize=8192)
+def _transfers(
+    model: TransformerModel,
+    counts: Counts,
+    layout: Layout,
+    sharding: Sharding,
+    backend: str,
+    precision: Precision,
+    clock: Clock,
+) -> Transfers:
+    software, shares = clock.hardware.software_of(backend), _shares(model)
+    held, trained = _on_rank(shares.held, counts, layout), _on_rank(shares.trained, _without_frozen(counts), layout)
+    groups, layers = _groups(layout, clock), max(1, sum(counts[:4]))
+    element = 4 if precision is Precision.FP32 else 2
+    # without sharding the second half of the all-reduce gathers gradients, not parameters
+    updated = software.gradient_bytes if sharding is Sharding.NONE else element
+    pieces = [1 if sharding is Sharding.NONE else shards.size for shards, _ in groups]
+    mine = added(each / piece for each, piece in zip(trained, pieces, strict=True))
+    return Transfers(
+        gather=_scattered(held, element, groups, layers, clock),
+        gather_updated=_scattered(trained, updated, groups, layers, clock),
+        scatter=_scattered(trained, software.gradient_bytes, groups, layers, clock),
+        reduce=added(
+            collectives.all_reduce(each * software.gradient_bytes / shards.size, copies, clock.start)
+            for each, (shards, copies) in zip(trained, groups, strict=True)
+            if each
+        ),
+        optimizer=clock.moved(mine * software.update_bytes) + software.step_us / 1e6,
+    )
 
 
-def _on_rank(setting: Setting, counts: Counts, *, all_of: bool) -> _Rank:
-    shares = _shares(setting.model)
-    layout = setting.layout
-    dense = counts.dense + (counts.frozen_dense if all_of else 0)
-    moe = counts.moe + (counts.frozen_moe if all_of else 0)
-    held = shares.held if all_of else shares.trained
-    sharded = dense * held.dense.sharded + moe * held.moe.sharded
-    sharded += counts.embedding * held.embedding + counts.head * held.head
-    whole = dense * held.dense.replicated + moe * held.moe.replicated
-    return _Rank(sharded / layout.tensor + whole, (moe * held.moe.expert) / layout.expert_ranks)
+def _scattered(rank: _Rank, size: int, groups: tuple[tuple[Reach, Reach], ...], layers: int, clock: Clock) -> float:
+    """One gather or scatter of the parameters of a rank, `size` bytes each, layer by layer."""
+    return added(
+        layers * collectives.scatter(each * size / layers, shards, clock.start)
+        for each, (shards, _) in zip(rank, groups, strict=True)
+        if each
+    )
+
+
+def _groups(layout: Layout, clock: Clock) -> tuple[tuple[Reach, Reach], ...]:
+    """For dense parameters and for experts: the ranks that shard a state, and those that hold the same shard."""
+    reach, same = clock.links.reach, layout.data * layout.context
+    shards = layout.dense_shards
+    dense = (reach(shards, layout.tensor), reach(same // shards, layout.tensor * shards))
+    ranks, alike = layout.expert_ranks, max(1, layout.tensor * same // layout.expert_ranks)
+    pieces = min(alike, layout.expert_shards)
+    return dense, (reach(pieces, ranks), reach(alike // pieces, ranks * pieces))
 
 
 class _Held(NamedTuple):
@@ -133,6 +125,18 @@ class _Held(NamedTuple):
 class _Shares(NamedTuple):
     held: _Held
     trained: _Held
+
+
+def _without_frozen(counts: Counts) -> Counts:
+    return counts._replace(frozen_dense=0, frozen_moe=0)
+
+
+def _on_rank(each: _Held, counts: Counts, layout: Layout) -> _Rank:
+    dense, moe = counts.dense + counts.frozen_dense, counts.moe + counts.frozen_moe
+    sharded = dense * each.dense.sharded + moe * each.moe.sharded
+    sharded += counts.embedding * each.embedding + counts.head * each.head
+    whole = dense * each.dense.replicated + moe * each.moe.replicated
+    return _Rank(sharded / layout.tensor + whole, (moe * each.moe.expert) / layout.expert_ranks)
 
 
 @lru_cache(maxsize=256)
@@ -149,11 +153,3 @@ def _shares(model: TransformerModel) -> _Shares:
             head if count.trains_head(model) else 0,
         ),
     )
-
-
-def _element(setting: Setting) -> int:
-    return 4 if setting.precision is Precision.FP32 else 2
-
-
-def _above(time: float, hidden: float) -> float:
-    return time - hidden if time > hidden else 0.0

@@ -46,14 +46,10 @@ class Counts(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """The time of each kind of Counts."""
+    """The time of each kind of Counts, and its sum in seconds."""
 
-    dense: LayerTime
-    moe: LayerTime
-    frozen_dense: LayerTime
-    frozen_moe: LayerTime
-    embedding: LayerTime
-    head: LayerTime
+    times: tuple[LayerTime, ...]
+    seconds: tuple[float, ...]
 
 
 def stage_times(setting: Setting, machine: Machine, hardware: Hardware) -> tuple[StageTime, ...]:
@@ -84,13 +80,23 @@ def stage_times(setting: Setting, machine: Machine, hardware: Hardware) -> tuple
 
 def total(counts: Counts, times: Kinds) -> LayerTime:
     """The time of all that a chunk, or a stage of several chunks, runs."""
-    forward, backward, weight = [0.0] * 4, [0.0] * 4, 0.0
-    for number, time in zip(counts, times, strict=True):
+    forward = backward = Pass()
+    weight = 0.0
+    for number, time in zip(counts, times.times, strict=True):
         if number:
-            forward = [have + number * more for have, more in zip(forward, time.forward, strict=True)]
-            backward = [have + number * more for have, more in zip(backward, time.backward, strict=True)]
+            forward = _add(forward, number, time.forward)
+            backward = _add(backward, number, time.backward)
             weight += number * time.weight
-    return LayerTime(Pass(*forward), Pass(*backward), weight)
+    return LayerTime(forward, backward, weight)
+
+
+def _add(have: Pass, number: int, more: Pass) -> Pass:
+    return Pass(
+        have.compute + number * more.compute,
+        have.tensor + number * more.tensor,
+        have.expert + number * more.expert,
+        have.context + number * more.context,
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -98,7 +104,8 @@ def kinds(work: Work, clock: Clock) -> Kinds:
     """The time of each kind of layer, and of the ends of the model."""
     dense = layer_time(work, clock, moe=False)
     moe = layer_time(work, clock, moe=True) if work.model.experts is not None else dense
-    return Kinds(dense, moe, frozen(dense), frozen(moe), _embedding(work, clock), _head(work, clock))
+    times = (dense, moe, frozen(dense), frozen(moe), _embedding(work, clock), _head(work, clock))
+    return Kinds(times, tuple(time.forward.total + time.backward.total + time.weight for time in times))
 
 
 @lru_cache(maxsize=8192)
@@ -110,9 +117,10 @@ def cut(model: TransformerModel, layout: Layout, *, folded: bool) -> tuple[tuple
 
 
 def hop_bytes(setting: Setting) -> int:
-    """What a stage hands to the next for one micro-batch: each tensor-parallel rank a share of it."""
+    """What a rank hands to the next stage for one micro-batch: tensor-parallel ranks send a share each (Narayanan et
+    al. 2021, scatter and gather)."""
     size = setting.tokens * setting.model.hidden * element(setting.precision)
-    return size // setting.layout.tokens_divided if setting.layout.pipeline > 1 else 0
+    return size // setting.layout.tensor if setting.layout.pipeline > 1 else 0
 
 
 def hop(setting: Setting, clock: Clock) -> float:
@@ -121,7 +129,11 @@ def hop(setting: Setting, clock: Clock) -> float:
     if layout.pipeline == 1:
         return 0.0
     links = clock.links.reach(layout.pipeline, layout.tensor * layout.context * layout.data)
-    return collectives.send(hop_bytes(setting), links, clock.start)
+    size = hop_bytes(setting)
+    sent = collectives.send(size, links, clock.start)
+    if layout.tokens_divided == layout.tensor:
+        return sent
+    return sent + collectives.scatter(size * layout.tensor, clock.links.reach(layout.tensor, 1), clock.start)
 
 
 def _counts(model: TransformerModel, piece: Piece) -> Counts:

@@ -22,6 +22,9 @@ from kuangchao_operator.layers.strategy.timing.replicas import owed
 from kuangchao_operator.layers.strategy.timing.stage import MICRO, Counts, Kinds, cut, hop, kinds, total
 
 PPM = 1_000_000
+_WEIGHTS_IN_BUBBLE = {Schedule.ZERO_BUBBLE_H1: 2, Schedule.ZERO_BUBBLE_H2: 3, Schedule.ZERO_BUBBLE_V: 3}
+"""How many gradients of weights fill the bubble, for each stage: (p-1)(F+B-W) is left of (p-1)(F+B+W), or
+(p-1)(F+B-2W)."""
 
 
 class StepTime(NamedTuple):
@@ -59,7 +62,7 @@ def step_time(setting: Setting, machine: Machine, hardware: Hardware) -> StepTim
     slowest, filling = _slowest(stages, times)
     stage = total(slowest, times)
     sends, bubble = _pipeline(setting, stage, filling, clock)
-    debt = owed(setting, stages[0].counts, stage, clock)
+    data, optimizer = owed(setting, stages[0].counts, stage, clock)
     batches = setting.micro_batches
     forward, backward = stage.forward, stage.backward
     return _rounded(
@@ -71,8 +74,8 @@ def step_time(setting: Setting, machine: Machine, hardware: Hardware) -> StepTim
             batches * (forward.context + backward.context),
             batches * (forward.expert + backward.expert),
             sends + bubble,
-            debt.data,
-            debt.optimizer,
+            data,
+            optimizer,
         ),
         bubble,
     )
@@ -99,11 +102,10 @@ def _stages(model: TransformerModel, layout: Layout, *, folded: bool) -> tuple[_
 
 def _slowest(stages: tuple[_Stage, ...], times: Kinds) -> tuple[Counts, float]:
     """The slowest stage, and the seconds of one micro-batch in all the others."""
-    each = [time.forward.total + time.backward.total + time.weight for time in times]
     most, everything, slowest = -1.0, 0.0, stages[0].counts
     for counts, number in stages:
         seconds = 0.0
-        for layers, time in zip(counts, each, strict=True):
+        for layers, time in zip(counts, times.seconds, strict=True):
             seconds += layers * time
         everything += number * seconds
         if seconds > most:
@@ -128,6 +130,5 @@ def _pipeline(setting: Setting, stage: LayerTime, filling: float, clock: Clock) 
 def _bubble(schedule: Schedule, layout: Layout, stage: LayerTime, filling: float) -> float:
     if schedule is Schedule.INTERLEAVED:
         return filling / layout.virtual
-    times = {Schedule.ZERO_BUBBLE_H1: 2, Schedule.ZERO_BUBBLE_H2: 3, Schedule.ZERO_BUBBLE_V: 3}.get(schedule, 0)
-    left = filling - times * (layout.pipeline - 1) * stage.weight
+    left = filling - _WEIGHTS_IN_BUBBLE.get(schedule, 0) * (layout.pipeline - 1) * stage.weight
     return left if left > 0 else 0.0
