@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.merkle import EMPTY_ROOT
+from kuangchao_operator.audit import schema
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -81,8 +82,7 @@ def shard_of(directory: Path, day: date) -> Path:
 
 def days(directory: Path) -> list[date]:
     """Days that have a cold shard, oldest first."""
-    found = (directory / FOLDER).glob(f"{DAY}????-??-??")
-    return sorted(date.fromisoformat(path.name.removeprefix(DAY)) for path in found)
+    return [day for _, day in schema.dated(directory / FOLDER, DAY)]
 
 
 def parts(shard: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
@@ -47,8 +47,17 @@ def day_of(path: Path) -> date:
 
 
 def files(directory: Path) -> list[Path]:
-    """All files, oldest day first."""
-    return sorted(directory.glob(f"{PREFIX}????-??-??{SUFFIX}"))
+    """All files, oldest day first. One that is named after no day is none of ours."""
+    return [path for path, _ in dated(directory, PREFIX, SUFFIX)]
+
+
+def dated(directory: Path, prefix: str, suffix: str = "") -> list[tuple[Path, date]]:
+    """What is named after a day, oldest first."""
+    found = []
+    for path in sorted(directory.glob(f"{prefix}????-??-??{suffix}")):
+        with suppress(ValueError):
+            found.append((path, date.fromisoformat(path.name.removeprefix(prefix).removesuffix(suffix))))
+    return found
 
 
 def open_writer(path: Path) -> sqlite3.Connection:

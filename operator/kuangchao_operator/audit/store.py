@@ -47,6 +47,9 @@ class AuditStore:
         self._directory, self._clock = directory, clock
         self._lock, self._swept = _lock(directory), 0.0
         try:
+            for begun in schema.files(directory)[-1:]:
+                # whoever made it may have been stopped, or found no room, before the tables were in it
+                schema.open_writer(begun).close()
             self._seq, self._head = self._resume()
             self._day = self._newest_day()
             self._connection = self._open(self._day)

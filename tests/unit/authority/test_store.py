@@ -6,6 +6,8 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,36 @@ def test_a_day_that_was_only_begun_is_begun_again(world: World) -> None:
     assert isinstance(world.use("a", EPOCH + DAY), e.ReplayStoreLostError)
     world.add(1)
     assert verify(world.directory).ok
+
+
+@pytest.mark.parametrize(
+    "written",
+    [None, "PRAGMA journal_mode=WAL", "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"],
+)
+def test_a_file_that_was_made_and_not_filled_keeps_nobody_from_starting(world: World, written: str | None) -> None:
+    """The volume was full at midnight, or the writer stopped, before all tables were there."""
+    world.add(3)
+    world.store.close()
+    world.clock.now += DAY
+    path = schema.file_of(world.directory, schema.day_of(world.file) + timedelta(days=1))
+    path.touch()
+    if written is not None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(written)
+    world.store = AuditStore(world.directory, world.clock)
+    world.add(1)
+    report = verify(world.directory)
+    assert (report.ok, report.problems, report.records) == (True, (), 5)
+
+
+def test_what_is_named_after_no_day_is_none_of_ours(world: World) -> None:
+    world.add(3)
+    (world.directory / "audit-2027-13-45.sqlite").write_text("a copy that somebody put here")
+    (world.directory / "cold" / "day=2027-02-30").mkdir(parents=True)
+    world.restart()
+    world.add(1)
+    assert verify(world.directory).ok
+    assert len(query(world.directory, AuditQuery()).records) == 4
 
 
 def test_a_clock_that_jumps_back_keeps_order(world: World) -> None:
