@@ -238,8 +238,10 @@ def test_every_unused_axis_is_rejected_with_a_reason() -> None:
         "sequence",
         "recompute",
         "sharding",
+        "schedule",
+        "stageLayers",
     }
-    assert {axis.reason for axis in made.rejected} == {"not built yet: only data parallel"}
+    assert {axis.reason for axis in made.rejected} == {"not built in the worker yet: only data parallel"}
 
 
 def test_a_measured_peak_gives_a_smaller_micro_batch_and_is_named() -> None:

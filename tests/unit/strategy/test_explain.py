@@ -50,7 +50,7 @@ def test_json_of_a_plan_has_every_documented_key() -> None:
     assert (made["microBatch"], made["accumulationSteps"]) == (8, 2)
     assert (made["recompute"], made["sharding"]) == ("none", "none")
     assert set(made["memory"]["stages"][0]) >= DOCUMENTED_STAGE
-    assert made["rejected"][0] == {"axis": "tensor", "reason": "not built yet: only data parallel"}
+    assert made["rejected"][0] == {"axis": "tensor", "reason": "not built in the worker yet: only data parallel"}
     assert made["alternatives"][0]["summary"] == "dp4 micro-batch 16"
     assert made["bubbleFraction"] == 0
     assert made["stepSeconds"] is None

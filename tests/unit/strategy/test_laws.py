@@ -19,7 +19,7 @@ from kuangchao_contracts.plan import (
     TrainingSpec,
     TransformerModel,
 )
-from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy import laws, numbers
 from kuangchao_operator.layers.strategy.shipped import plan
 
 SHAPE = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 2**30, per_node=8, nodes=2)
@@ -200,11 +200,11 @@ def test_experts_count_in_a_plans_memory() -> None:
 
 @given(value=st.integers(1, 10_000))
 def test_divisors_are_all_and_falling(value: int) -> None:
-    assert list(laws.divisors(value)) == [n for n in range(value, 0, -1) if value % n == 0]
+    assert list(numbers.divisors(value)) == [n for n in range(value, 0, -1) if value % n == 0]
 
 
 @given(value=st.integers(1, 10_000), base=st.integers(1, 500))
 def test_nearest_multiples_enclose_the_value(value: int, base: int) -> None:
-    near = laws.nearest_multiples(value, base)
+    near = numbers.nearest_multiples(value, base)
     assert all(n % base == 0 and n > 0 and abs(n - value) <= base for n in near)
     assert near[-1] > value

@@ -1,39 +1,20 @@
 """Laws that a request must satisfy before anything is costed; each names the field, value and nearest legal one.
 
-Pure. A law returns the Infeasible it finds, or None.
+Here are those of pods, pools, models and of what workers run; what a user pinned is judged by the laws of layouts
+(`footprint.legality`), as far as it says enough. Pure. A law returns the Infeasible it finds, or None.
 """
 
+import re
 from collections.abc import Callable
-from math import isqrt
 
-from kuangchao_contracts.plan import (
-    DeviceShape,
-    Infeasible,
-    Parallelism,
-    ParallelismMode,
-    PlanRequest,
-    Precision,
-    Recompute,
-    RejectedAxis,
-    Sharding,
-    StageMemory,
-    TransformerModel,
-)
-
-NOT_BUILT = "not built yet: only data parallel"
-LAYOUT_ONLY = "a command lays out its own processes: only data parallel"
-
-_NEUTRAL: dict[str, object] = {
-    "tensor": 1,
-    "pipeline": 1,
-    "context": 1,
-    "expert": 1,
-    "virtualStages": 1,
-    "sequence": False,
-    "recompute": Recompute.NONE,
-    "sharding": Sharding.NONE,
-}
-"""Fields of `parallelism` that have one legal value as yet."""
+from kuangchao_contracts.plan import DeviceShape, Infeasible, PlanRequest, Precision, RejectedAxis, StageMemory
+from kuangchao_contracts.units import human_bytes
+from kuangchao_operator.layers.strategy import modellaws
+from kuangchao_operator.layers.strategy.footprint.legality import broken, unsound
+from kuangchao_operator.layers.strategy.modellaws import ACROSS
+from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
+from kuangchao_operator.layers.strategy.pins import as_infeasible, pinned_sizes
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
 
 _NOT_BUILT_PRECISIONS = {
     Precision.FP16: "does not scale gradients",
@@ -41,7 +22,6 @@ _NOT_BUILT_PRECISIONS = {
     Precision.FP16_PURE: "keeps parameters in fp32",
     Precision.FP8: "has no fp8 kernels",
 }
-
 Law = Callable[[PlanRequest], Infeasible | None]
 
 
@@ -51,9 +31,9 @@ def violated(request: PlanRequest) -> Infeasible | None:
 
 
 def rejected_axes(request: PlanRequest) -> tuple[RejectedAxis, ...]:
-    """Every axis that no plan uses yet, with the one reason."""
-    reason = NOT_BUILT if request.managed else LAYOUT_ONLY
-    return tuple(RejectedAxis(axis=name, reason=reason) for name in _NEUTRAL)
+    """Every axis that is closed to this request, with the one reason."""
+    reason = closed_reason(request)
+    return tuple(RejectedAxis(axis=name, reason=reason) for name in NEUTRAL if name not in open_axes(request))
 
 
 def hosts(request: PlanRequest) -> tuple[DeviceShape, ...]:
@@ -66,57 +46,27 @@ def capacity(request: PlanRequest) -> int:
     return sum(shape.per_node // request.per_pod * request.per_pod * shape.nodes for shape in request.shapes)
 
 
-def pinned_data(parallelism: Parallelism) -> int | None:
-    """The data-parallel size that the user asked for; Manual without one means 1."""
-    if parallelism.data is None and parallelism.mode is ParallelismMode.MANUAL:
-        return 1
-    return parallelism.data
+def mixed(request: PlanRequest) -> str:
+    """Why ranks of one job should not wait for each other inside a layer: GPUs of several kinds. "" for one kind."""
+    kinds = sorted({(shape.model, shape.memory_bytes) for shape in hosts(request) if shape.kind == "gpu"})
+    if len(kinds) < 2:
+        return ""
+    named = ", ".join(f"{model or 'GPU'} ({human_bytes(memory)})" for model, memory in kinds)
+    return f"the pool mixes {named}: ranks of one group would not be equal"
 
 
-def pinned_micro_batch(parallelism: Parallelism) -> int | None:
-    """The micro-batch that the user asked for; Manual without one means 1."""
-    if parallelism.micro_batch is None and parallelism.mode is ParallelismMode.MANUAL:
-        return 1
-    return parallelism.micro_batch
-
-
-def nearest_multiples(value: int, base: int) -> tuple[int, ...]:
-    """Multiples of `base` next to `value`, lower one first; only positive ones."""
-    below = value // base * base
-    return tuple(multiple for multiple in (below, below + base) if multiple > 0)
-
-
-def divisors(value: int) -> tuple[int, ...]:
-    """All divisors, largest first."""
-    small = [n for n in range(1, isqrt(value) + 1) if value % n == 0]
-    return tuple(sorted({*small, *(value // n for n in small)}, reverse=True))
-
-
-def nearest_divisors(value: int, wanted: int) -> tuple[int, ...]:
-    """Divisors of `value` next to `wanted`, lower one first."""
-    below = max(n for n in divisors(value) if n <= wanted)
-    above = [n for n in divisors(value) if n > wanted]
-    return (below, *above[-1:])
-
-
-def either(values: tuple[int, ...]) -> str:
-    """Numbers for people: "28 or 32"."""
-    return " or ".join(str(value) for value in values)
-
-
-def _axes_built(request: PlanRequest) -> Infeasible | None:
-    wire = request.parallelism.wire()
-    for name, neutral in _NEUTRAL.items():
+def _axes_open(request: PlanRequest) -> Infeasible | None:
+    wire, opened = request.parallelism.wire(), open_axes(request)
+    for name, neutral in NEUTRAL.items():
         value = wire.get(name, neutral)
-        if value != neutral:
-            reason = NOT_BUILT if request.managed else LAYOUT_ONLY
-            shown = _shown(value)
+        if name not in opened and value not in (neutral, []):
+            shown, near = _shown(value), _shown(neutral)
             return Infeasible(
                 reason="Infeasible",
                 field=f"parallelism.{name}",
                 value=shown,
-                nearest=_shown(neutral),
-                message=f"parallelism.{name}={shown}: {reason}; nearest legal value: {_shown(neutral)}",
+                nearest=near,
+                message=f"parallelism.{name}={shown}: {closed_reason(request)}; nearest legal value: {near}",
                 rejected=rejected_axes(request),
             )
     return None
@@ -181,109 +131,48 @@ def _gang_fits_pool(request: PlanRequest) -> Infeasible | None:
     )
 
 
-def _data_is_world(request: PlanRequest) -> Infeasible | None:
-    data, count = pinned_data(request.parallelism), request.devices
-    if data is None or data == count:
+def _whole_devices(request: PlanRequest) -> Infeasible | None:
+    """MIG slices of one GPU or of several cannot reach each other, so no group can be made of them."""
+    slices = [shape for shape in hosts(request) if re.search(r"\bMIG\b", shape.model)]
+    if not slices or request.devices == 1:
         return None
-    manual = " (Manual: what is not given is 1)" if request.parallelism.data is None else ""
-    return Infeasible(
-        reason="ContradictoryPlan",
-        field="parallelism.data",
-        value=str(data),
-        nearest=str(count),
-        message=f"parallelism.data={data}{manual} contradicts devices.count={count}: the product of all axes must be"
-        f" the number of devices; nearest legal parallelism.data: {count}",
-    )
-
-
-def _batch_divides(request: PlanRequest) -> Infeasible | None:
-    batch, ranks = request.training.global_batch, request.devices
-    if not request.managed or batch % ranks == 0:
-        return None
-    near = either(nearest_multiples(batch, ranks))
-    fitting = either(nearest_divisors(batch, ranks))
+    named = ", ".join(sorted({shape.model for shape in slices}))
     return Infeasible(
         reason="Infeasible",
-        field="training.globalBatch",
-        value=str(batch),
-        nearest=near,
-        message=f"training.globalBatch={batch} cannot be split evenly over {ranks} data-parallel ranks"
-        f" (devices.count={ranks}), and the batch is never changed silently; nearest legal"
-        f" training.globalBatch: {near}; or devices.count: {fitting}",
+        field="devices.count",
+        value=str(request.devices),
+        nearest="1",
+        message=f"devices.count={request.devices}: the pool has MIG slices ({named}), and slices cannot form a group of"
+        " ranks; nearest legal devices.count: 1, or a pool of whole GPUs",
     )
 
 
-def _micro_divides(request: PlanRequest) -> Infeasible | None:
-    micro = pinned_micro_batch(request.parallelism)
-    batch, ranks = request.training.global_batch, request.devices
-    if not request.managed or micro is None or (batch // ranks) % micro == 0:
-        return None
-    near = either(nearest_divisors(batch // ranks, micro))
-    return Infeasible(
-        reason="ContradictoryPlan",
-        field="parallelism.microBatch",
-        value=str(micro),
-        nearest=near,
-        message=f"parallelism.microBatch={micro} contradicts training.globalBatch={batch}: microBatch x {ranks} ranks x"
-        f" accumulation steps must be globalBatch; nearest legal parallelism.microBatch: {near}",
-    )
-
-
-def _sequence_known(request: PlanRequest) -> Infeasible | None:
-    if not isinstance(request.model, TransformerModel) or request.training.sequence_length is not None:
+def _equal_devices(request: PlanRequest) -> Infeasible | None:
+    """GPUs of several kinds share a job only where no rank waits for another inside a layer."""
+    why, wire = mixed(request), request.parallelism.wire()
+    axis = next((name for name in ACROSS if wire.get(name, 1) > 1), None)
+    if not why or axis is None:
         return None
     return Infeasible(
-        reason="InvalidSpec",
-        field="training.sequenceLength",
-        message="training.sequenceLength is not set: the activations of a transformer cannot be estimated without it",
+        reason="Infeasible",
+        field=f"parallelism.{axis}",
+        value=str(wire[axis]),
+        nearest="1",
+        message=f"parallelism.{axis}={wire[axis]}: {why}; nearest legal parallelism.{axis}: 1, or a pool of one kind",
     )
 
 
-def _heads_divide(request: PlanRequest) -> Infeasible | None:
-    model = request.model
-    if not isinstance(model, TransformerModel) or model.head_dim is not None or model.latent_attention is not None:
-        return None
-    if model.hidden % model.heads == 0:
-        return None
-    near = either(nearest_divisors(model.hidden, model.heads))
-    return Infeasible(
-        reason="InvalidSpec",
-        field="model.heads",
-        value=str(model.heads),
-        nearest=near,
-        message=f"model.heads={model.heads} does not divide model.hidden={model.hidden} and model.headDim is not set;"
-        f" nearest legal model.heads: {near}",
-    )
-
-
-def _parts_within_whole(request: PlanRequest) -> Infeasible | None:
-    """A token cannot visit more experts than there are, nor can more layers be frozen or plain than there are."""
-    model = request.model
-    if not isinstance(model, TransformerModel):
-        return None
-    bounds = [("frozenLayers", model.frozen_layers, "layers", model.layers)]
-    if model.experts is not None:
-        bounds += [
-            ("experts.perToken", model.experts.per_token, "experts.count", model.experts.count),
-            ("experts.denseLayers", model.experts.dense_layers, "layers", model.layers),
-        ]
-    for name, part, whole_name, whole in bounds:
-        if part > whole:
-            return Infeasible(
-                reason="InvalidSpec",
-                field=f"model.{name}",
-                value=str(part),
-                nearest=str(whole),
-                message=f"model.{name}={part} is more than model.{whole_name}={whole}; nearest legal model.{name}:"
-                f" {whole}",
-            )
-    return None
+def _layout(request: PlanRequest) -> Infeasible | None:
+    """What is pinned, by every law of layouts. A pinned tensor size may leave its island: that is the user's word."""
+    sizes = pinned_sizes(request)
+    found = broken(sizes) or unsound(sizes)
+    return as_infeasible(found, request) if found is not None else None
 
 
 def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -> Infeasible | None:
     """The one law that is judged after the memory: what such a precision would need is worth knowing even so."""
     precision = request.training.precision
-    if not request.managed or precision not in _NOT_BUILT_PRECISIONS:
+    if not request.managed or request.what_if or precision not in _NOT_BUILT_PRECISIONS:
         return None
     return Infeasible(
         reason="Infeasible",
@@ -298,16 +187,14 @@ def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -
 
 
 LAWS: tuple[Law, ...] = (
-    _axes_built,
+    _axes_open,
     _whole_pods,
     _pool_has_devices,
     _pod_fits_node,
     _gang_fits_pool,
-    _data_is_world,
-    _batch_divides,
-    _micro_divides,
-    _sequence_known,
-    _heads_divide,
-    _parts_within_whole,
+    _whole_devices,
+    _equal_devices,
+    *modellaws.LAWS,
+    _layout,
 )
 """In the order in which a person would want to hear of them."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.strategy.footprint.settings import LLAMA_8B, setting
 
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Experts
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.legality import Contradiction, contradiction
@@ -13,6 +14,7 @@ from kuangchao_operator.layers.strategy.footprint.setting import Setting
 
 QWEN_7B = LLAMA_8B.replace(heads=28, kv_heads=28, hidden=3584)
 MIXTRAL = LLAMA_8B.replace(experts=Experts(count=8, per_token=2, ffn=14336))
+INTERLEAVED: dict[str, Any] = {"layout": Layout(pipeline=4, virtual=2), "schedule": Schedule.INTERLEAVED}
 
 
 def broken(wish: Setting, devices: int | None = None) -> Contradiction:
@@ -37,7 +39,7 @@ def test_28_heads_name_every_tensor_size_that_divides_them() -> None:
         (LLAMA_8B, {"layout": Layout(tensor=8, sequence=True), "sequence_length": 1001}, "tensor", 8, "7 or 11"),
         (LLAMA_8B, {"layout": Layout(context=4), "sequence_length": 1004}, "context", 4, "2 or 251"),
         (LLAMA_8B, {"layout": Layout(virtual=2)}, "virtualStages", 2, "1"),
-        (LLAMA_8B, {"layout": Layout(pipeline=4, virtual=2), "micro_batches": 3}, "microBatches", 3, "4"),
+        (LLAMA_8B, {**INTERLEAVED, "micro_batches": 3}, "microBatches", 3, "4"),
     ],
 )
 def test_each_law_names_the_nearest_legal_value(
@@ -63,4 +65,4 @@ def test_experts_need_no_ranks_of_their_own() -> None:
 
 
 def test_five_micro_batches_may_interleave_over_four_stages_as_one_group() -> None:
-    assert contradiction(setting(layout=Layout(pipeline=4, virtual=2), micro_batches=5)) is None
+    assert contradiction(setting(**INTERLEAVED, micro_batches=5)) is None

@@ -1,0 +1,72 @@
+"""Laws of combination: layouts that can be cut but hang, fail or waste what they cost when they run. Pure.
+
+They hold for plans of ours. Published runs of other frameworks may break them and are costed all the same.
+"""
+
+from kuangchao_contracts.plan import Recompute, Sharding
+from kuangchao_operator.layers.strategy.numbers import divisors
+from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
+
+
+def filled_pipeline(sizes: Sizes) -> Contradiction | None:
+    """With fewer micro-batches than stages some stage always waits, and some schedules wait for ever."""
+    most, pipeline = sizes.most_micro_batches, sizes.pipeline
+    if most is None or pipeline is None or pipeline == 1 or most >= pipeline:
+        return None
+    batch = f" of globalBatch {sizes.global_batch} over data {sizes.data}" if sizes.global_batch is not None else ""
+    return Contradiction(
+        "pipeline",
+        pipeline,
+        str(max(1, most)),
+        f"pipeline={pipeline} has more stages than there are micro-batches: {most}{batch}; nearest legal pipeline:"
+        f" {max(1, most)} or fewer",
+    )
+
+
+def experts_with_tensor(sizes: Sizes) -> Contradiction | None:
+    """Without sequence parallelism all tensor ranks would send the same tokens to the experts."""
+    if (sizes.expert or 1) == 1 or (sizes.tensor or 1) == 1 or sizes.sequence is not False:
+        return None
+    message = (
+        f"expert={sizes.expert} with tensor={sizes.tensor} needs sequence parallelism, or every tensor rank sends the"
+        " same tokens; nearest legal sequence: true"
+    )
+    return Contradiction("sequence", "false", "true", message)
+
+
+def sharded_groups(sizes: Sizes) -> Contradiction | None:
+    """A size of shard groups says something only where states are sharded."""
+    if not sizes.shard_ranks or sizes.sharding is not Sharding.NONE:
+        return None
+    message = f"shardRanks={sizes.shard_ranks} and sharding none contradict each other; nearest legal shardRanks: 0"
+    return Contradiction("shardRanks", sizes.shard_ranks, "0", message)
+
+
+def recomputed_attention(sizes: Sizes) -> Contradiction | None:
+    """A fused kernel keeps no attention scores: recomputing it costs time and saves nothing."""
+    if sizes.recompute is not Recompute.SELECTIVE or not (sizes.core_attention_only and sizes.fused_attention):
+        return None
+    message = (
+        "recompute=selective of the core attention saves nothing with a fused kernel, which keeps no scores; nearest"
+        " legal recompute: none"
+    )
+    return Contradiction("recompute", "selective", "none", message)
+
+
+def island(sizes: Sizes, width: int) -> Contradiction | None:
+    """Tensor ranks share an island of fast links, whole groups of them in each; only a pin may say otherwise."""
+    tensor = sizes.tensor
+    if tensor is None or tensor == 1 or width % tensor == 0:
+        return None
+    nearest = next(size for size in divisors(width) if size < tensor or size == 1)
+    return Contradiction(
+        "tensor",
+        tensor,
+        str(nearest),
+        f"tensor={tensor} does not fit whole into islands of {width} devices that share fast links; nearest legal"
+        f" tensor: {nearest}",
+    )
+
+
+LAWS = (filled_pipeline, experts_with_tensor, sharded_groups, recomputed_attention)
+"""In the order in which a person would want to hear of them."""

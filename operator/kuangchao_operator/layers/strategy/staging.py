@@ -1,0 +1,125 @@
+"""Laws of pipelines: stages, the layers that each one gets, and schedules. Pure.
+
+A stage without a module waits for ever for what it should hand on, and a cut that does not come out was seen to drop
+layers silently; so each is refused with the nearest legal value.
+"""
+
+from typing import Final
+
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_operator.layers.strategy.footprint.schedules import group_size
+from kuangchao_operator.layers.strategy.numbers import divisors, either, nearest_multiples
+from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
+
+ONE_CHUNK: Final = frozenset({Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2})
+"""Schedules in which a stage has one run of layers."""
+ENDS: Final = 2
+"""Stages that need no layer: the first has the embedding, the last the output layer."""
+
+
+def stages(sizes: Sizes) -> Contradiction | None:
+    """No more stages than modules: the layers, and an embedding and an output layer that may stand alone."""
+    model, count = sizes.model, (sizes.pipeline or 1) * (sizes.virtual or 1)
+    if model is None or sizes.stage_layers or count == 1 or count <= model.layers + ENDS:
+        return None
+    virtual = (sizes.virtual or 1) > 1
+    field, size = ("virtualStages", sizes.virtual or 1) if virtual else ("pipeline", sizes.pipeline or 1)
+    most = max(1, (model.layers + ENDS) // (count // size))
+    if not virtual and sizes.devices is not None:
+        most = next(n for n in divisors(sizes.devices) if n <= most)
+    return Contradiction(
+        field,
+        size,
+        str(most),
+        f"{field}={size} makes {count} stages of {model.layers} layers, and a stage without layers would hang;"
+        f" nearest legal {field}: {most}",
+    )
+
+
+def explicit(sizes: Sizes) -> Contradiction | None:
+    """Layers of each stage, where they are given: one number for each, no layer lost, no stage empty."""
+    layers, count = sizes.stage_layers, (sizes.pipeline or 1) * (sizes.virtual or 1)
+    if not layers or sizes.model is None:
+        return None
+    whole, text = sizes.model.layers, ", ".join(map(str, layers))
+    if sizes.pipeline is not None and len(layers) != count:
+        why = f"has {len(layers)} numbers for {sizes.pipeline} x {sizes.virtual or 1} stages"
+        return _layout(text, f"{count} numbers that sum to {whole}", why)
+    if sum(layers) != whole:
+        why = f"places {sum(layers)} layers and the model has {whole}: the rest would be {_fate(sum(layers), whole)}"
+        return _layout(text, _mended(layers, whole), why)
+    empty = next((n for n in range(1, len(layers) - 1) if layers[n] == 0), None)
+    if empty is not None:
+        why = f"leaves stage {empty} without a module, and its neighbours would wait for it for ever"
+        return _layout(text, _filled(layers, empty), why)
+    return None
+
+
+def chunks(sizes: Sizes) -> Contradiction | None:
+    """How many runs of layers a stage has is the schedule's to say."""
+    virtual, schedule = sizes.virtual, sizes.schedule
+    if virtual is None:
+        return None
+    if virtual > 1 and sizes.pipeline == 1:
+        message = f"virtualStages={virtual} needs a pipeline; nearest legal virtualStages: 1"
+        return Contradiction("virtualStages", virtual, "1", message)
+    if schedule is None or sizes.pipeline == 1:
+        return None
+    legal = 1 if schedule in ONE_CHUNK else 2 if schedule is Schedule.ZERO_BUBBLE_V else max(virtual, 2)
+    if schedule is Schedule.GPIPE or virtual == legal:
+        return None
+    message = (
+        f"virtualStages={virtual} contradicts schedule {schedule.value}, in which a stage has {legal}"
+        f"{' or more' if schedule is Schedule.INTERLEAVED else ''}; nearest legal virtualStages: {legal}"
+    )
+    return Contradiction("virtualStages", virtual, str(legal), message)
+
+
+def interleaving(sizes: Sizes) -> Contradiction | None:
+    """Interleaved stages hand on whole groups of micro-batches, none smaller than the pipeline."""
+    pipeline, virtual, batches = sizes.pipeline, sizes.virtual, sizes.micro_batches
+    if pipeline is None or virtual is None or batches is None or pipeline == 1 or virtual == 1:
+        return None
+    if sizes.schedule in (Schedule.GPIPE, Schedule.ZERO_BUBBLE_V):
+        return None
+    group = group_size(pipeline, batches)
+    if batches >= pipeline and (batches % group == 0 or batches % group >= pipeline):
+        return None
+    nearest = either(nearest_multiples(batches, pipeline))
+    return Contradiction(
+        "microBatches",
+        batches,
+        nearest,
+        f"{batches} micro-batches are fewer than the {pipeline} stages that interleave; nearest legal number:"
+        f" {nearest}",
+    )
+
+
+def _layout(text: str, nearest: str, why: str) -> Contradiction:
+    return Contradiction("stageLayers", text, nearest, f"stageLayers=[{text}] {why}; nearest legal: {nearest}")
+
+
+def _fate(placed: int, whole: int) -> str:
+    return "left out silently" if placed < whole else "made up"
+
+
+def _mended(layers: tuple[int, ...], whole: int) -> str:
+    """The layout with what is missing or too much taken from the stages that have most, last ones first."""
+    sizes, missing = list(layers), whole - sum(layers)
+    for _ in range(min(abs(missing), 4096)):
+        step = 1 if missing > 0 else -1
+        order = sorted(range(len(sizes)), key=lambda n: (step * sizes[n], -n))
+        sizes[order[0]] += step
+    return "[" + ", ".join(map(str, sizes)) + "]" if sum(sizes) == whole and min(sizes) >= 0 else f"a sum of {whole}"
+
+
+def _filled(layers: tuple[int, ...], empty: int) -> str:
+    sizes = list(layers)
+    most = max(range(len(sizes)), key=lambda n: (sizes[n], -n))
+    sizes[most] -= 1
+    sizes[empty] += 1
+    return "[" + ", ".join(map(str, sizes)) + "]"
+
+
+LAWS = (explicit, stages, chunks, interleaving)
+"""In the order in which a person would want to hear of them."""
