@@ -16,7 +16,7 @@ from kuangchao_operator.kube.pools import pool_facts, pool_nodes
 from kuangchao_operator.kube.status import put_pool_status
 from kuangchao_operator.kube.writer import Writer
 from kuangchao_operator.layers.execution.model import Emit, PoolFacts
-from kuangchao_operator.layers.resource.decide import pool_status
+from kuangchao_operator.layers.resource.decide import MAX_NAMED, pool_status
 
 RESYNC_SECONDS: Final = 30.0
 DEBOUNCE_SECONDS: Final = 0.2
@@ -66,7 +66,7 @@ class PoolKeeper:
             pool_nodes(pool.spec, self._cache),
             reserved=sum(share.devices for entry in facts.claims for share in entry.shares),
             waiting=len(facts.waiting),
-            active=len(facts.claims),
+            users=users,
             now=self._clock(),
         )
         if status != pool.status:
@@ -91,7 +91,7 @@ def in_use(facts: PoolFacts) -> list[str]:
 
 
 def _refusal(users: list[str]) -> str:
-    return f"deletion waits for jobs that use the pool: {', '.join(users[:5])}"
+    return f"deletion waits for jobs that use the pool: {', '.join(users[:MAX_NAMED])}"
 
 
 def _manifest(record: PoolRecord) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import pytest
 
 from kuangchao_contracts.api.trainingjob import SuccessPolicy
+from kuangchao_contracts.plan import TrainingSpec
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_contracts.run import RankReport, RankState
@@ -159,6 +160,22 @@ def test_broken_termination_message_falls_back_to_the_exit_code(message: str) ->
     world.turn()
     report = world.assessed[0].report
     assert (report.reason, report.failures[0].exit_code) == (Reason.RANK_EXITED, 139)
+
+
+def test_progress_stands_until_restarted_ranks_make_a_step() -> None:
+    """Ranks that are starting report step 0: to show that would say that all work is lost."""
+    world = World(make_job(training=TrainingSpec(steps=1000))).run(step=400)
+    world.pass_time(6)
+    world.beat(400, exits={1: -9})
+    world.settle()
+    world.pass_time(6)
+    world.beat(0)
+    world.settle()
+    assert (world.status.attempt, world.status.progress_text) == (2, "400/1000")
+    world.pass_time(6)
+    world.beat(381)
+    world.settle()
+    assert world.status.progress_text == "381/1000"
 
 
 def test_progress_is_written_at_most_every_five_seconds_or_on_a_jump() -> None:

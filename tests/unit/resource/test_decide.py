@@ -195,8 +195,10 @@ def pool(**changes: Any) -> ResourcePool:
     return ResourcePool.model_validate({"metadata": {"name": "p", "generation": 3}, "spec": {}, **changes})
 
 
-def status(of: ResourcePool, *nodes: PoolNode, reserved: int = 0, active: int = 0, now: datetime = NOW) -> Any:
-    return decide.pool_status(of, nodes, reserved=reserved, waiting=2, active=active, now=now)
+def status(
+    of: ResourcePool, *nodes: PoolNode, reserved: int = 0, users: tuple[str, ...] = (), now: datetime = NOW
+) -> Any:
+    return decide.pool_status(of, nodes, reserved=reserved, waiting=2, users=users, now=now)
 
 
 def test_status_counts_ready_nodes_and_lists_the_rest() -> None:
@@ -225,8 +227,9 @@ def test_an_empty_pool_is_not_ready_and_says_why() -> None:
 
 def test_deletion_that_waits_says_for_what() -> None:
     going = pool(metadata={"name": "p", "deletionTimestamp": NOW})
-    message = status(going, PoolNode(node="a", devices=1), active=2).conditions[0].message
-    assert message.startswith("deletion waits for 2 jobs that use the pool")
+    ready = status(going, PoolNode(node="a", devices=1), users=("t/a", "t/b")).conditions[0]
+    assert (ready.status, ready.reason) == (ConditionStatus.FALSE, "PoolInUse")
+    assert ready.message.startswith("deletion waits for 2 jobs that use the pool: t/a, t/b; 1 devices")
 
 
 def test_the_transition_time_changes_with_the_status_only() -> None:

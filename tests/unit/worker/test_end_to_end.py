@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,17 @@ def check_digits(cluster: Cluster) -> None:
     words = json.loads((folder / "termination-1").read_text())
     assert (words[0]["rank"], words[0]["exitCode"]) == (1, 0)
     assert "eyJ" not in cluster.logs()
+
+
+async def test_pod_that_leaves_does_not_join_the_next_attempt(tmp_path: Path) -> None:
+    """It would wait there for peers until the kubelet kills it, and the gang for it all the while."""
+    async with Cluster(tmp_path, make_launch(make_plan(2, batch=64), steps=1_000_000)) as cluster:
+        for index in range(2):
+            await cluster.start_agent({**cluster.environment(index), "KUANGCHAO_GRACE_SECONDS": "3600"})
+        await cluster.beat_with(lambda beat: any(rank.section == "train" for rank in beat.ranks))
+        cluster.agents[1].send_signal(signal.SIGTERM)
+        cluster.control.advance()
+        assert await asyncio.wait_for(cluster.agents[1].wait(), 60) != 0, cluster.logs()
 
 
 async def test_torchrun_script_runs_unmodified(tmp_path: Path) -> None:

@@ -311,15 +311,19 @@ class Session:
     def _obey(self, answer: HeartbeatReply | FeedReply) -> Rejoin | Exit | None:
         if answer.attempt > self._reply.attempt:
             log.info("attempt %d is over, %d has begun", self._reply.attempt, answer.attempt)
-            return Rejoin(answer.attempt)
+            return self._rejoin(answer.attempt)
         if isinstance(answer, FeedReply):
             # attempt 0: the job is finished, suspended or deleted, and nothing of it may run
             return Exit(self._code()) if answer.attempt == 0 else None
         if answer.directive is Directive.REJOIN:
-            return Rejoin(self._reply.attempt + 1)
+            return self._rejoin(self._reply.attempt + 1)
         if answer.directive is Directive.STOP:
             self.drain()
         return None
+
+    def _rejoin(self, attempt: int) -> Rejoin | Exit:
+        """Go on with the next attempt, unless this pod is leaving: nobody would commit what its ranks still save."""
+        return Exit(self._code()) if self._draining else Rejoin(attempt)
 
     def _over(self, silence: float) -> Exit | None:
         """Whether the pod may end by itself, `silence` seconds after the last contact."""

@@ -13,7 +13,8 @@ def note_progress(draft: Draft, gang: Gang, *, final: bool = False) -> None:
     """Enter the newest known step, unless it may wait; `final`: it is the last word and may not."""
     old = draft.status.progress
     step = gang.step
-    if not gang.reports or (old is None and not step) or (old is not None and step == old.step and not final):
+    # ranks that have not made a step yet know nothing of those before them: what was known stands until they do
+    if not gang.reports or not step or (old is not None and step == old.step and not final):
         return
     total = draft.spec.training.steps if draft.spec.task is not None else 0
     percent = min(100, step * 100 // total) if total else 0

@@ -3,7 +3,7 @@
 Pure: descriptors in, values out. Nothing here allocates: it counts what exists.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from kuangchao_contracts.api.meta import Condition, ConditionStatus
@@ -23,6 +23,8 @@ MEMORY_GRAIN = 64 * 2**20
 """Shares of a node's memory are rounded down to this, so that a small pod that comes or goes changes no plan."""
 MAX_SHAPES = 64
 MAX_UNHEALTHY = 256
+MAX_NAMED = 5
+"""Jobs that a message names."""
 NO_DEVICES = "label without devices"
 NO_DESCRIPTOR = "no descriptor: the node agent has not reported"
 NOT_READY = "node is not ready"
@@ -161,9 +163,12 @@ def _merged(found: list[DeviceShape], key: Callable[[DeviceShape], DeviceShape])
 
 
 def pool_status(
-    pool: ResourcePool, nodes: Iterable[PoolNode], *, reserved: int, waiting: int, active: int, now: datetime
+    pool: ResourcePool, nodes: Iterable[PoolNode], *, reserved: int, waiting: int, users: Sequence[str], now: datetime
 ) -> ResourcePoolStatus:
-    """Totals for people and programs. `reserved` counts devices that jobs hold; free is never below zero."""
+    """Totals for people and programs; free is never below zero.
+
+    `users` are the jobs that hold devices of the pool, `reserved` is how many they hold.
+    """
     members = sorted(nodes, key=lambda node: node.node)
     total = sum(node.devices for node in members if node.ready)
     usable = total if pool.spec.quota is None else min(total, pool.spec.quota)
@@ -179,20 +184,22 @@ def pool_status(
         free=max(0, usable - reserved),
         reserved=reserved,
         waiting_jobs=waiting,
-        active_jobs=active,
+        active_jobs=len(users),
         unhealthy=tuple(unhealthy[:MAX_UNHEALTHY]),
-        conditions=(_ready(pool, len(members), total, active, now),),
+        conditions=(_ready(pool, len(members), total, users, now),),
     )
 
 
-def _ready(pool: ResourcePool, nodes: int, total: int, active: int, now: datetime) -> Condition:
+def _ready(pool: ResourcePool, nodes: int, total: int, users: Sequence[str], now: datetime) -> Condition:
     status, reason = ConditionStatus.TRUE, Reason.AS_EXPECTED
     message = f"{total} devices on {nodes} nodes"
     if total == 0:
         status, reason = ConditionStatus.FALSE, Reason.POOL_EMPTY
         message = "no node matches nodeSelector" if nodes == 0 else f"none of {nodes} nodes has a usable device"
-    if pool.metadata.deletion_timestamp is not None and active > 0:
-        message = f"deletion waits for {active} jobs that use the pool; {message}"
+    if pool.metadata.deletion_timestamp is not None and users:
+        # it takes no job any more
+        status, reason = ConditionStatus.FALSE, Reason.POOL_IN_USE
+        message = f"deletion waits for {len(users)} jobs that use the pool: {', '.join(users[:MAX_NAMED])}; {message}"
     since = now
     for old in pool.status.conditions if pool.status is not None else ():
         if old.type == ConditionType.READY and old.status is status:
