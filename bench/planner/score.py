@@ -11,11 +11,14 @@ from bench.planner.models import UnsupportedRowError
 from bench.planner.rows import Row
 from bench.planner.settings import settings_of
 from bench.planner.sources import Figure, source_of
+from bench.planner.steps import step_summary
+from bench.planner.timing import Timed, timed
 from kuangchao_operator.layers.strategy.footprint.budget import judge
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError
 from kuangchao_operator.layers.strategy.footprint.legality import contradiction
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak, peaks
+from kuangchao_operator.layers.strategy.timing.hardware import Hardware
 
 GIB = 2**30
 
@@ -28,6 +31,7 @@ class Answer:
     stages: tuple[Peak, ...]
     feasible: bool | None
     reason: str
+    step: Timed | None = None
 
     @property
     def allocated(self) -> float | None:
@@ -60,20 +64,23 @@ class Answer:
         return None if peak is None or figure is None else figure / peak - 1
 
     def record(self) -> dict[str, Any]:
-        """For the JSON output. Step times are not built yet."""
+        """For the JSON output."""
         return {
             "id": self.row.id,
             "allocatedGiB": _rounded(self.allocated),
             "lastStageAllocatedGiB": _rounded(self.last),
             "reservedGiB": _rounded(self.reserved),
-            "stepSeconds": None,
+            "stepSeconds": None if self.step is None else round(self.step.seconds, 6),
             "feasible": self.feasible,
             "reason": self.reason,
         }
 
 
-def answer(row: Row, calibration: Calibration) -> Answer:
-    """The answer for one row; a row that cannot be estimated has no figures and a reason."""
+def answer(row: Row, calibration: Calibration, hardware: Hardware | None = None) -> Answer:
+    """The answer for one row; a row that cannot be estimated has no figures and a reason.
+
+    Without `hardware` there are no step times.
+    """
     try:
         settings = settings_of(row)
         tried = [peaks(setting, calibration) for setting in settings]
@@ -86,14 +93,19 @@ def answer(row: Row, calibration: Calibration) -> Answer:
     broken = contradiction(settings[0], row.whole("gpus"))
     if broken is not None:
         return Answer(row=row, stages=tried[0], feasible=False, reason=broken.message)
+    chosen, feasible, reason = _fitting(row, tried, calibration)
+    step = None if hardware is None else timed(row, settings[chosen], hardware)
+    return Answer(row=row, stages=tried[chosen], feasible=feasible, reason=reason, step=step)
+
+
+def _fitting(row: Row, tried: list[tuple[Peak, ...]], calibration: Calibration) -> tuple[int, bool, str]:
+    """The first of the settings that fits, else the first; whether it fits; why."""
     memory = _device_bytes(row)
     if memory is None:
-        return Answer(row=row, stages=tried[0], feasible=True, reason="no device memory stated: nothing to exceed")
-    for stages in tried:
-        verdict = judge(stages, memory, calibration)
-        if verdict.fits:
-            return Answer(row=row, stages=stages, feasible=True, reason=verdict.reason)
-    return Answer(row=row, stages=tried[0], feasible=False, reason=judge(tried[0], memory, calibration).reason)
+        return 0, True, "no device memory stated: nothing to exceed"
+    verdicts = [judge(stages, memory, calibration) for stages in tried]
+    found = next((number for number, verdict in enumerate(verdicts) if verdict.fits), 0)
+    return found, verdicts[found].fits, verdicts[found].reason
 
 
 def summary(answers: list[Answer]) -> dict[str, Any]:
@@ -108,7 +120,7 @@ def summary(answers: list[Answer]) -> dict[str, Any]:
     return {
         "rows": len(answers),
         "unsupported": [a.row.id for a in answers if a.feasible is None],
-        "stepSeconds": "not built",
+        **step_summary([(a.row, a.step) for a in answers if a.step is not None]),
         "memory": {kind: _errors(errors) for kind, errors in sorted(groups.items())},
         "feasibility": {
             "oomRows": len(failing),

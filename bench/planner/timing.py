@@ -35,9 +35,14 @@ class Timed:
         return self.time.step_us / 1e6
 
     @property
+    def impossible(self) -> bool:
+        """Whether the model's operations in the stated time would take more than the peak of the devices."""
+        return self.measured is not None and self.time.mfu_ppm * self.seconds > 1e6 * self.measured
+
+    @property
     def error(self) -> float | None:
-        """Relative error."""
-        return None if not self.measured else self.seconds / self.measured - 1
+        """Relative error; None where nothing is stated, or nothing that can be."""
+        return None if self.measured is None or self.impossible else self.seconds / self.measured - 1
 
 
 def timed(row: Row, setting: Setting, hardware: Hardware) -> Timed | None:
