@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """How long ranks go on with leases that nobody renews; 0: not at all."""
     exchange_above_pods: Annotated[int, Field(ge=0, le=names.MAX_PODS)] = 64
     """Jobs with more pods than this get no token Secrets: each pod exchanges an account token of its own."""
+    calibration: Path | None = None
+    """Calibration of the planner's memory model; unset: the one of this release."""
     host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known beforehand
     gate_port: Annotated[int, Field(ge=0, le=65_535)] = 8443
     metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 9090
@@ -56,7 +58,7 @@ class Settings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("audit_tls_dir", mode="before")
+    @field_validator("audit_tls_dir", "calibration", mode="before")
     @classmethod
     def _unset(cls, value: Any) -> Any:
         return value or None

@@ -66,7 +66,9 @@ from kuangchao_operator.layers.execution.service import ExecutionService
 from kuangchao_operator.layers.governance.service import GovernanceService
 from kuangchao_operator.layers.resource.service import ResourceService
 from kuangchao_operator.layers.state.service import StateService
+from kuangchao_operator.layers.strategy.footprint.calibration import parse
 from kuangchao_operator.layers.strategy.service import StrategyService
+from kuangchao_operator.layers.strategy.shipped import Planner
 from kuangchao_operator.shell.actions import Actions
 from kuangchao_operator.shell.locks import PoolLocks
 from kuangchao_operator.shell.loop import LoopPorts
@@ -178,7 +180,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     loops = JobLoops(cache, ports)
     for service in (
         ResourceService(CachedDescriptors(cache)),
-        StrategyService(),
+        StrategyService(_planner(settings)),
         ExecutionService(store, plans, launcher, agents, sink),
         StateService(store, utc_now),
         GovernanceService(settings.audit_dir, lambda: sink.dropped),
@@ -242,6 +244,12 @@ def audit_parts(settings: Settings) -> tuple[StoreSink, Archive]:
     sink = StoreSink(directory, time.time, PROCESS, guard=guard, stream=stream)
     keeping = Keeping(settings.audit_hot_days, settings.audit_retention_days)
     return sink, Archive(directory, sink, utc_now, keeping, PROCESS)
+
+
+def _planner(settings: Settings) -> Planner:
+    """Raises InvalidInputError for a calibration that is none: better no operator than plans by other figures."""
+    path = settings.calibration
+    return Planner(None if path is None else parse(path.read_bytes(), str(path)))
 
 
 def _publishing(settings: Settings, publisher: TrustPublisher, cache: Cache) -> Callable[[Trust], Awaitable[None]]:

@@ -10,6 +10,7 @@ from kuangchao_operator.cli import (
     audit_commands,
     audit_job_command,
     audit_proof_commands,
+    calibrate_command,
     describe_model_command,
     doctor_command,
     job_commands,
@@ -42,6 +43,7 @@ policy = typer.Typer(help="Who may do what.", no_args_is_help=True, rich_markup_
 
 app.command("run")(reporting(run_command.run))
 app.command("plan")(reporting(plan_command.plan))
+app.command("calibrate")(reporting(calibrate_command.calibrate))
 app.command("describe-model")(reporting(describe_model_command.describe_model))
 app.command("get")(reporting(job_commands.get))
 app.command("describe")(reporting(job_commands.describe))

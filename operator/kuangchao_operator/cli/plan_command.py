@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
     from kuangchao_contracts.descriptor import NodeDescriptor
     from kuangchao_contracts.plan import PlanOutcome
+    from kuangchao_operator.layers.strategy.shipped import Planner
 
+Calibrated = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Calibration that `kuangchao calibrate` wrote. Default: this release's."),
+]
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="Manifest of a TrainingJob; - reads standard input.", show_default=False)
 ]
@@ -31,6 +36,7 @@ def plan(
             "every descriptor in it counts. Default: this machine."
         ),
     ] = None,
+    calibration: Calibrated = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show a job's plan, or why there is none; needs no cluster.
@@ -46,11 +52,11 @@ def plan(
     from kuangchao_operator.cli.manifest import read_job, read_resources
     from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
 
-    job = read_job(file)
+    job, planner = read_job(file), _planner(calibration)
     if resources is None:
-        outcome = plan_here(job)
+        outcome = plan_here(job, planner)
     else:
-        outcome = plan_for(job, *read_resources(resources))
+        outcome = plan_for(job, *read_resources(resources), planner)
     if output is Format.JSON:
         emit_json(plan_json(outcome))
     else:
@@ -58,18 +64,30 @@ def plan(
     raise typer.Exit(DONE if outcome.plan is not None else REFUSED)
 
 
-def plan_here(job: TrainingJob) -> PlanOutcome:
+def _planner(calibration: str | None) -> Planner:
+    from pathlib import Path
+
+    from kuangchao_operator.layers.strategy.footprint.calibration import parse
+    from kuangchao_operator.layers.strategy.shipped import Planner
+
+    return Planner(None if calibration is None else parse(Path(calibration).read_bytes(), calibration))
+
+
+def plan_here(job: TrainingJob, planner: Planner) -> PlanOutcome:
     """The plan that `kuangchao run` would use on this machine."""
     from kuangchao_operator.local.pool import local_pool
 
     pool = local_pool(job)
     for note in pool.notes:
         typer.echo(note, err=True)
-    return _outcome(job, pool.spec, [pool.descriptor])
+    return _outcome(job, pool.spec, [pool.descriptor], planner)
 
 
 def plan_for(
-    job: TrainingJob, descriptors: Sequence[ResourceDescriptorObject], pools: Sequence[ResourcePool]
+    job: TrainingJob,
+    descriptors: Sequence[ResourceDescriptorObject],
+    pools: Sequence[ResourcePool],
+    planner: Planner,
 ) -> PlanOutcome:
     """The plan for described resources. Raises InvalidInputError when they do not hold the job's pool."""
     nodes = [item.spec for item in descriptors]
@@ -80,7 +98,7 @@ def plan_for(
             "nothing is known of any node",
             "kubectl get resourcepools,resourcedescriptors -o json",
         )
-    return _outcome(job, _pool_of(job, pools, nodes), nodes)
+    return _outcome(job, _pool_of(job, pools, nodes), nodes, planner)
 
 
 def _pool_of(job: TrainingJob, pools: Sequence[ResourcePool], nodes: Sequence[NodeDescriptor]) -> ResourcePoolSpec:
@@ -98,9 +116,10 @@ def _pool_of(job: TrainingJob, pools: Sequence[ResourcePool], nodes: Sequence[No
     return ResourcePoolSpec(device_type=job.spec.devices.type or (DeviceKind.GPU if gpus else DeviceKind.CPU))
 
 
-def _outcome(job: TrainingJob, pool: ResourcePoolSpec, nodes: Sequence[NodeDescriptor]) -> PlanOutcome:
+def _outcome(
+    job: TrainingJob, pool: ResourcePoolSpec, nodes: Sequence[NodeDescriptor], planner: Planner
+) -> PlanOutcome:
     from kuangchao_operator.layers.resource.decide import shapes
     from kuangchao_operator.layers.strategy.requests import plan_request
-    from kuangchao_operator.layers.strategy.shipped import plan as decide_plan
 
-    return decide_plan(plan_request(job.spec, pool, shapes(pool, tuple(nodes))))
+    return planner.plan(plan_request(job.spec, pool, shapes(pool, tuple(nodes))))

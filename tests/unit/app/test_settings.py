@@ -1,5 +1,7 @@
 """Settings come from the environment and reach kopf through one function."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -94,3 +96,10 @@ def test_audit_settings_that_contradict_each_other(
         environment.setenv(f"KUANGCHAO_AUDIT_{name}", value)
     with pytest.raises(ValidationError, match=why):
         load()
+
+
+def test_no_calibration_means_the_one_of_this_release(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("KUANGCHAO_CALIBRATION", "")
+    assert load().calibration is None
+    environment.setenv("KUANGCHAO_CALIBRATION", "/etc/kuangchao/planner/calibration.json")
+    assert load().calibration == Path("/etc/kuangchao/planner/calibration.json")

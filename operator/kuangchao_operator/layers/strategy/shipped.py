@@ -8,6 +8,7 @@ from functools import cache
 from kuangchao_contracts.plan import ParallelPlan, PlanOutcome, PlanRequest
 from kuangchao_operator.layers.strategy import decide
 from kuangchao_operator.layers.strategy.footprint import shipped
+from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
 
 
@@ -17,11 +18,35 @@ def knowledge() -> Knowledge:
     return Knowledge(calibration=shipped.load())
 
 
+class Planner:
+    """Plans with the shipped figures, or with a calibration of the user's in place of the shipped one.
+
+    What a plan depends on is in its request: the digest of a calibration that is not the shipped one is stamped on it,
+    so that command line and cluster, given the same file, give the same plan with the same digest.
+    """
+
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        own = calibration is not None and calibration != shipped.load()
+        self._knowledge = knowledge() if calibration is None else knowledge()._replace(calibration=calibration)
+        self._digest = self._knowledge.calibration.content_hash() if own else ""
+
+    def plan(self, request: PlanRequest) -> PlanOutcome:
+        """The plan, or why there is none."""
+        return decide.plan(self._stamped(request), self._knowledge)
+
+    def replan(self, previous: ParallelPlan, request: PlanRequest) -> PlanOutcome:
+        """A plan that needs less than `previous`, which was measured not to fit."""
+        return decide.replan(previous, self._stamped(request), self._knowledge)
+
+    def _stamped(self, request: PlanRequest) -> PlanRequest:
+        return request.replace(calibration_digest=self._digest)
+
+
 def plan(request: PlanRequest) -> PlanOutcome:
     """The plan, or why there is none."""
-    return decide.plan(request, knowledge())
+    return Planner().plan(request)
 
 
 def replan(previous: ParallelPlan, request: PlanRequest) -> PlanOutcome:
     """A plan that needs less than `previous`, which was measured not to fit."""
-    return decide.replan(previous, request, knowledge())
+    return Planner().replan(previous, request)

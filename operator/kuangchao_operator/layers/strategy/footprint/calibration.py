@@ -6,9 +6,10 @@ model or run. `shipped.py` reads the file; everything else here takes a Calibrat
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from kuangchao_contracts.base import Contract, ShortText, Text
+from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Bytes, Optimizer, Precision, Recompute
 
 Small = Annotated[int, Field(ge=0, le=64)]
@@ -119,3 +120,13 @@ class Calibration(Contract):
     visible_permille: Permille
     """What a process can see of a device's nominal memory."""
     backends: dict[ShortText, Backend]
+
+
+def parse(raw: bytes, where: str) -> Calibration:
+    """A calibration file that stands at `where`. Raises InvalidInputError naming the first thing wrong with it."""
+    try:
+        return Calibration.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        raise InvalidInputError(where, field, f"is no calibration: {first['msg']}") from None

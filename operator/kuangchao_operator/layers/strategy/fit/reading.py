@@ -1,0 +1,173 @@
+"""A table of measured runs as people write it: CSV with one line for each reading. Pure."""
+
+import csv
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from kuangchao_contracts.base import Contract, ShortText
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.plan import (
+    Count,
+    Experts,
+    Optimizer,
+    Precision,
+    Recompute,
+    Sharding,
+    TransformerModel,
+)
+from kuangchao_operator.layers.strategy.fit.runs import FULLEST, Figure, Run
+from kuangchao_operator.layers.strategy.footprint.layout import Layout
+from kuangchao_operator.layers.strategy.footprint.legality import contradiction
+from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Recomputed, Setting
+
+MAX_RUNS = 1000
+GIB = 2**30
+
+
+class Line(Contract):
+    """One reading. Columns have the names of the fields; those of sizes are the ones that `bench.planner` reads too."""
+
+    id: ShortText
+    group: ShortText = ""
+    """Runs that are held out together; the model's sizes where empty."""
+    backend: ShortText = "kuangchao"
+    descriptor: Annotated[str, Field(max_length=4096)] = ""
+    """The model as `kuangchao describe-model -o json` writes it, in place of the columns of sizes."""
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn: Count | None = None
+    vocab: Count | None = None
+    gated: bool = True
+    tied: bool = False
+    experts: Count | None = None
+    topk: Count = 2
+    moe_ffn: Count | None = None
+    seq: Count
+    mbs: Count
+    gbs: Count
+    tp: Count = 1
+    pp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    dp: Count = 1
+    vp: Count = 1
+    sp: bool = False
+    shard_ranks: Annotated[int, Field(ge=0)] = 0
+    sharding: Sharding = Sharding.NONE
+    precision: Precision = Precision.BF16
+    optimizer: Optimizer = Optimizer.ADAMW
+    recompute: ShortText = "none"
+    """none, full, selective, or the parts of a layer that are recomputed: "core_attn+mlp"."""
+    loss: Loss = Loss.PLAIN
+    allocator: ShortText = "default"
+    unfused: bool = False
+    dropout: bool = False
+    figure: Figure = Figure.ALLOCATED
+    stage: Annotated[str, Field(pattern="^(fullest|last|[0-9]{1,4})$")] = FULLEST
+    peak_mem_gib: Annotated[float, Field(gt=0, le=2**20)]
+
+
+def runs_of(text: str) -> tuple[Run, ...]:
+    """All runs of a table. Raises InvalidInputError naming line and column."""
+    reader = csv.DictReader(text.splitlines())
+    unknown = sorted(set(reader.fieldnames or ()) - set(Line.model_fields))
+    if unknown:
+        raise InvalidInputError("column", unknown[0], "is not known", ", ".join(Line.model_fields))
+    found = tuple(_run(number, cells) for number, cells in enumerate(reader, start=2))
+    if not 0 < len(found) <= MAX_RUNS:
+        raise InvalidInputError("runs", len(found), f"must be 1 to {MAX_RUNS}", MAX_RUNS if found else 1)
+    names = [run.name for run in found]
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise InvalidInputError("id", twice, "stands in two lines")
+    return found
+
+
+def _run(number: int, cells: dict[str, str | None]) -> Run:
+    given = {name: value.strip() for name, value in cells.items() if name and value and value.strip()}
+    try:
+        line = Line.model_validate(given)
+        model = _model(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        column = ".".join(str(part) for part in first["loc"])
+        raise InvalidInputError(f"line {number}: {column}", given.get(column), first["msg"]) from None
+    setting = _setting(number, line, model)
+    broken = contradiction(setting)
+    if broken is not None:
+        raise InvalidInputError(f"line {number}: {broken.field}", broken.value, broken.message, broken.nearest)
+    if line.stage.isdigit() and int(line.stage) >= line.pp:
+        raise InvalidInputError(f"line {number}: stage", line.stage, f"pp={line.pp} has no such stage", line.pp - 1)
+    group = line.group or f"{model.layers}x{model.hidden}"
+    return Run(line.id, group, setting, int(line.peak_mem_gib * GIB), line.figure, line.stage)
+
+
+def _model(line: Line) -> TransformerModel:
+    if line.descriptor:
+        return TransformerModel.model_validate_json(line.descriptor)
+    experts = None
+    if line.experts is not None:
+        experts = Experts(count=line.experts, per_token=line.topk, ffn=line.moe_ffn or line.ffn or 1)
+    sizes = {name: getattr(line, name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
+    return TransformerModel.model_validate(
+        {
+            **{name: size for name, size in sizes.items() if size is not None},
+            "kv_heads": line.kv_heads,
+            "head_dim": line.head_dim,
+            "gated_ffn": line.gated,
+            "tied_embeddings": line.tied,
+            "experts": experts,
+        }
+    )
+
+
+def _setting(number: int, line: Line, model: TransformerModel) -> Setting:
+    recompute, modules = _recompute(number, line.recompute)
+    if line.gbs % (line.mbs * line.dp):
+        raise InvalidInputError(f"line {number}: gbs", line.gbs, f"is no multiple of mbs {line.mbs} x dp {line.dp}")
+    return Setting(
+        model=model,
+        layout=_layout(line),
+        sequence_length=line.seq,
+        micro_batch=line.mbs,
+        micro_batches=line.gbs // (line.mbs * line.dp),
+        precision=line.precision,
+        optimizer=line.optimizer,
+        backend=line.backend,
+        sharding=line.sharding,
+        recompute=recompute,
+        modules=modules,
+        schedule=Schedule.INTERLEAVED if line.vp > 1 else Schedule.ONE_F_ONE_B,
+        fused_attention=not line.unfused,
+        dropout=line.dropout,
+        loss=line.loss,
+        allocator=line.allocator,
+    )
+
+
+def _layout(line: Line) -> Layout:
+    return Layout(
+        tensor=line.tp,
+        pipeline=line.pp,
+        context=line.cp,
+        expert=line.ep,
+        data=line.dp,
+        virtual=line.vp,
+        sequence=line.sp,
+        shard_ranks=line.shard_ranks,
+    )
+
+
+def _recompute(number: int, text: str) -> tuple[Recompute, frozenset[Recomputed]]:
+    if text in tuple(Recompute):
+        return Recompute(text), CORE
+    try:
+        return Recompute.SELECTIVE, frozenset(Recomputed(part) for part in text.split("+"))
+    except ValueError:
+        legal = ", ".join([*Recompute, *Recomputed])
+        raise InvalidInputError(f"line {number}: recompute", text, "is not known", legal) from None
