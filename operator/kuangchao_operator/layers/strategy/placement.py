@@ -1,0 +1,57 @@
+"""Which ranks should stand together, from a plan's layout and the shape of its nodes: hints, as rules. Pure.
+
+It places nothing: execution turns what is required into runs of pods on one node, and the rest is for whoever can
+choose among nodes. Ranks are numbered pod after pod and node after node.
+"""
+
+from collections.abc import Iterator
+
+from kuangchao_contracts.parallel import Locality, PlacementRule
+from kuangchao_contracts.plan import DeviceShape
+from kuangchao_operator.layers.strategy.footprint.layout import Layout
+
+
+def island_of(shape: DeviceShape) -> int:
+    """Devices that share fast links: those of a node, where nothing is known of islands."""
+    return shape.fabric.island if shape.fabric is not None and shape.fabric.island > 1 else shape.per_node
+
+
+def rules(layout: Layout, shape: DeviceShape) -> tuple[PlacementRule, ...]:
+    """The rules of a layout on nodes of a shape, the strictest first."""
+    return (*_together(layout, shape), *_rails(layout, shape))
+
+
+def _together(layout: Layout, shape: DeviceShape) -> Iterator[PlacementRule]:
+    """Groups that talk in every layer: tensor ranks must, the others should, stand where links are fast."""
+    tensor, island = layout.tensor, island_of(shape)
+    if 1 < tensor <= island:
+        yield _rule(Locality.ISLAND, tensor, 1, "tensor ranks exchange every layer's activations", required=True)
+    elif 1 < tensor <= shape.per_node:
+        yield _rule(Locality.NODE, tensor, 1, "tensor ranks exchange every layer's activations", required=True)
+    wishes = (
+        (layout.context, tensor, "context ranks pass keys and values round"),
+        (layout.expert, layout.expert_tensor, "expert ranks exchange tokens in every layer with experts"),
+        (layout.shard_ranks, tensor, "the shards of a layer are gathered before each use"),
+    )
+    for size, stride, why in wishes:
+        if size > 1 and size * stride <= shape.per_node:
+            within = Locality.ISLAND if size * stride <= island else Locality.NODE
+            yield _rule(within, size, stride, why, required=False)
+
+
+def _rails(layout: Layout, shape: DeviceShape) -> Iterator[PlacementRule]:
+    """Ranks with one place on different nodes share a rail, where the network has rails and nodes are filled whole."""
+    fabric, inner = shape.fabric, layout.tensor * layout.context
+    if fabric is None or not fabric.rail_optimised or (fabric.nics or 1) == 1:
+        return
+    span, per_node = inner * layout.data, shape.per_node
+    if span > per_node and span % per_node == 0:
+        why = "gradients go between nodes along a rail"
+        yield _rule(Locality.RAIL, span // per_node, per_node, why, required=False)
+    if layout.pipeline > 1 and span % per_node == 0:
+        why = "stages hand on along a rail"
+        yield _rule(Locality.RAIL, layout.pipeline, span, why, required=False)
+
+
+def _rule(within: Locality, size: int, stride: int, reason: str, *, required: bool) -> PlacementRule:
+    return PlacementRule(within=within, size=size, stride=stride, required=required, reason=reason)
