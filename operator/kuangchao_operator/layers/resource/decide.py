@@ -17,6 +17,7 @@ from kuangchao_contracts.descriptor import Device, DeviceKind, NodeDescriptor
 from kuangchao_contracts.plan import DeviceShape
 from kuangchao_contracts.reasons import ConditionType, Reason
 from kuangchao_contracts.units import milli, to_bytes
+from kuangchao_operator.layers.resource.fabric import fabric_of
 from kuangchao_operator.layers.resource.model import Found, PoolNode
 
 MEMORY_GRAIN = 64 * 2**20
@@ -137,7 +138,12 @@ def _shape(pool: ResourcePoolSpec, descriptor: NodeDescriptor) -> DeviceShape | 
     if count == 0:
         return None
     return DeviceShape(
-        kind=pool.device_type.value, model=node.model, memory_bytes=node.device_memory_bytes, per_node=count, nodes=1
+        kind=pool.device_type.value,
+        model=node.model,
+        memory_bytes=node.device_memory_bytes,
+        per_node=count,
+        nodes=1,
+        fabric=fabric_of(descriptor) if pool.device_type is DeviceKind.GPU else None,
     )
 
 
@@ -146,7 +152,7 @@ def _any_memory(shape: DeviceShape) -> DeviceShape:
 
 
 def _power_of_two(shape: DeviceShape) -> DeviceShape:
-    return shape.replace(memory_bytes=0, model="", per_node=1 << (shape.per_node.bit_length() - 1))
+    return shape.replace(memory_bytes=0, model="", fabric=None, per_node=1 << (shape.per_node.bit_length() - 1))
 
 
 def _merged(found: list[DeviceShape], key: Callable[[DeviceShape], DeviceShape]) -> list[DeviceShape]:

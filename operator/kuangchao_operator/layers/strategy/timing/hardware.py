@@ -31,7 +31,7 @@ class Accelerator(Contract):
 
     source: Text
     words: tuple[ShortText, ...]
-    """A device is of this kind if its name has all of these; the entry with the most words wins."""
+    """A device is of this kind if its name has all of these; the entry with the longest words wins."""
     memory_gib: Annotated[int, Field(ge=0)] = 0
     """Tells entries with equal words apart; 0: any."""
     peak_tera: dict[Precision, Annotated[int, Field(ge=1)]]
@@ -96,6 +96,9 @@ class Software(Contract):
     """Of sends between stages where chunks interleave."""
     gradient_bytes: Annotated[int, Field(ge=1, le=8)]
     """Of an element while gradients are reduced."""
+    partial_permille: Permille = 1000
+    """Of a node's adapters, what replicas reach that are several but not all of its devices: older collectives leave a
+    node by the adapter through which they came, which is far from the last device then (PXN, NCCL 2.12, mends it)."""
     update_bytes: Annotated[int, Field(ge=1, le=256)]
     """Read and written for each parameter that a rank updates."""
 
@@ -148,6 +151,6 @@ class Hardware(Contract):
             kind = self.accelerators[name]
             if all(word in text for word in kind.words):
                 off = abs(kind.memory_gib * 2**30 - memory_bytes) if kind.memory_gib and memory_bytes else 0
-                candidate = (-len(kind.words), off, name)
+                candidate = (-sum(map(len, kind.words)), off, name)
                 best = candidate if best is None or candidate < best else best
         return best[2] if best else None

@@ -77,7 +77,7 @@ def _transfers(
 ) -> Transfers:
     software, shares = clock.hardware.software_of(backend), _shares(model)
     held, trained = _on_rank(shares.held, counts, layout), _on_rank(shares.trained, _without_frozen(counts), layout)
-    groups, layers = _groups(layout, clock), max(1, sum(counts[:4]))
+    groups, layers = _groups(layout, clock, software.partial_permille), max(1, sum(counts[:4]))
     element = 4 if precision is Precision.FP32 else 2
     # without sharding the second half of the all-reduce gathers gradients, not parameters
     updated = software.gradient_bytes if sharding is Sharding.NONE else element
@@ -105,9 +105,16 @@ def _scattered(rank: _Rank, size: int, groups: tuple[tuple[Reach, Reach], ...], 
     )
 
 
-def _groups(layout: Layout, clock: Clock) -> tuple[tuple[Reach, Reach], ...]:
+def _groups(layout: Layout, clock: Clock, partial: int) -> tuple[tuple[Reach, Reach], ...]:
     """For dense parameters and for experts: the ranks that shard a state, and those that hold the same shard."""
-    reach, same = clock.links.reach, layout.data * layout.context
+
+    def reach(size: int, stride: int) -> Reach:
+        found = clock.links.reach(size, stride)
+        if stride == 1 or found.local == 1:
+            return found
+        return found._replace(far=found.far * partial / 1000)
+
+    same = layout.data * layout.context
     shards = layout.dense_shards
     dense = (reach(shards, layout.tensor), reach(same // shards, layout.tensor * shards))
     ranks, alike = layout.expert_ranks, max(1, layout.tensor * same // layout.expert_ranks)
