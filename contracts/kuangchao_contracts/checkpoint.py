@@ -41,7 +41,7 @@ class CheckpointManifest(Contract):
     world_size: Annotated[int, Field(ge=1)]
     plan_hash: Sha256
     torch_version: Annotated[str, Field(max_length=64)]
-    files: Annotated[tuple[FileDigest, ...], Field(max_length=65_536)]
+    files: Annotated[tuple[FileDigest, ...], Field(max_length=65_536, fail_fast=True)]
     oplogs: OplogHeads | None = None
     """What each rank's operation log held when it saved. The audit record of the commit has this manifest's digest, so
     the store pins every line up to there. None in manifests of an older release."""

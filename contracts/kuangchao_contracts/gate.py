@@ -110,10 +110,15 @@ class Gate:
         """Whether this very token was verified here a short while ago. Costs a hash; says nothing about a call."""
         return token is not None and self._verifier.recognises(token)
 
-    async def require_genuine(self, token: str | None, op: str, opid: str) -> None:
-        """Refuse, and record, a call whose token our issuer did not make, before anything else of it is read."""
+    async def require_good(self, token: str | None, op: str, opid: str) -> Claims:
+        """The claims of a token that may be presented to the operation's layer now, before anything else is read.
+
+        Raises the CapabilityError of a refusal, which is recorded.
+        """
         try:
-            self._verifier.genuine(_present(token))
+            claims, _ = self._verifier.genuine(_present(token))
+            self._verifier.require_usable(claims, self._served(op)[0].layer.audience)
+            return claims
         except e.CapabilityError as error:
             await self.refuse(error, op, opid)
             raise

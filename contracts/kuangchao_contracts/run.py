@@ -117,7 +117,7 @@ class RankNotes(Contract):
     """Notes of an agent's ranks, sent until they are stored. `seq` counts a pod's batches, so none counts twice."""
 
     seq: Annotated[int, Field(ge=1)]
-    notes: Annotated[tuple[RankNote, ...], Field(min_length=1, max_length=64)]
+    notes: Annotated[tuple[RankNote, ...], Field(min_length=1, max_length=64, fail_fast=True)]
 
 
 class HeartbeatRequest(Contract):
@@ -125,7 +125,7 @@ class HeartbeatRequest(Contract):
 
     join: JoinRequest
     """What this agent joined with, so that a restarted operator knows the gang again from heartbeats alone."""
-    ranks: Annotated[tuple[RankReport, ...], Field(max_length=1024)]
+    ranks: Annotated[tuple[RankReport, ...], Field(max_length=1024, fail_fast=True)]
     metrics: Annotated[dict[str, Annotated[str, Field(max_length=64)]], Field(max_length=32)] = {}
     oplog_head: Annotated[str, Field(max_length=64)] = ""
     oplog_count: Annotated[int, Field(ge=0)] = 0
@@ -180,7 +180,7 @@ class RestorePointRequest(Contract):
     """Ask for the newest committed checkpoint that is not in `damaged` (digests)."""
 
     attempt: Attempt
-    damaged: Annotated[tuple[str, ...], Field(max_length=16)] = ()
+    damaged: Annotated[tuple[str, ...], Field(max_length=16, fail_fast=True)] = ()
 
 
 class RestorePointReply(Contract):

@@ -48,9 +48,9 @@ class Buckets:
         """Whether the key has nothing left."""
         return self._left(key) < 1
 
-    def charge(self, key: str) -> None:
-        """Take one from the key's bucket."""
-        self._buckets[key] = max(0.0, self._left(key) - 1), self._clock()
+    def charge(self, key: str, amount: float = 1.0) -> None:
+        """Take so much from the key's bucket, or what is left."""
+        self._buckets[key] = max(0.0, self._left(key) - amount), self._clock()
         self._buckets.move_to_end(key)
         if len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)

@@ -21,14 +21,20 @@ from kuangchao_contracts.audit import new_opid
 from kuangchao_contracts.gate import Gate
 from kuangchao_contracts.keys import Jwks
 from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, ErrorReply, to_reply
-from kuangchao_operator.gate.limits import FailureLimits
+from kuangchao_operator.gate.limits import Buckets, FailureLimits
 from kuangchao_operator.gate.listener import IDLE_SECONDS, Listener
 
 log = logging.getLogger(__name__)
 PORT: Final = 8443
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 16 * 1024
-"""Larger bodies, and those of a length unknown, are read only once the token is known to be ours."""
+"""Larger bodies, and those of a length unknown, are read only once the token is known to be good."""
+LARGE_BURST: Final = 2.0 * MAX_BODY_BYTES
+LARGE_PER_SECOND: Final = 1024.0 * 1024.0
+"""Bytes of larger bodies that one subject may send. Parsing takes the whole process some 0.2 s for each MiB."""
+LARGE_SUBJECTS: Final = 16_384
+MAX_MEMBERS: Final = 16_384
+"""Of one JSON object, as many as a request may have (heads of operation logs): each that is wrong costs an error."""
 BODY_SECONDS: Final = 20.0
 REQUEST_SECONDS: Final = 60.0
 JWKS_PATH: Final = "/v1/jwks"
@@ -53,12 +59,14 @@ class GateServer:
         idle_seconds: float = IDLE_SECONDS,
         limits: FailureLimits | None = None,
         minted: Callable[[str], bool] = _nothing,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`others`: routes of neighbours that answer at the same port. `minted` knows tokens that we gave out."""
         self._gate, self._jwks, self._request_seconds, self._others = gate, jwks, request_seconds, tuple(others)
         self._body_seconds, self._idle_seconds = body_seconds, idle_seconds
         self._limits = FailureLimits(time.monotonic) if limits is None else limits
         self._minted = minted
+        self._large = Buckets(monotonic, LARGE_BURST, LARGE_PER_SECOND, LARGE_SUBJECTS)
         self._listener: Listener | None = None
 
     def app(self) -> web.Application:
@@ -120,7 +128,12 @@ class GateServer:
             raise error
         length = request.content_length
         if length is None or length > SMALL_BODY_BYTES:
-            await self._gate.require_genuine(token, op, opid)
+            subject = (await self._gate.require_good(token, op, opid)).sub
+            if self._large.empty(subject):
+                much = e.TooMuchSentError("too many large bodies from this subject")
+                await self._gate.refuse(much, op, opid)
+                raise much
+            self._large.charge(subject, MAX_BODY_BYTES if length is None else length)
 
     def _known(self, token: str | None) -> bool:
         """Whether this very token is ours, without a look at it: who shares an address with a flood comes with one."""
@@ -145,7 +158,7 @@ def _envelope(body: bytes) -> CallEnvelope:
     try:
         return CallEnvelope.model_validate(json.loads(body, object_pairs_hook=_unique))
     except (ValidationError, ValueError, RecursionError):
-        why = 'must be {"resource": <text>, "request": <object>} without repeated keys'
+        why = 'must be {"resource": <text>, "request": <object>} without repeated keys, and no object too large'
         raise e.InvalidInputError("body", "(not shown)", why) from None
 
 
@@ -153,6 +166,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("a key occurs twice")
+    if len(pairs) > MAX_MEMBERS:
+        raise ValueError("an object has too many members")
     return result
 
 

@@ -22,6 +22,7 @@ ELSEWHERE: dict[type[e.CapabilityError], str] = {
     e.DelegationError: "test_delegation.py",
     e.ExchangeDeniedError: "test_delegation.py",
     e.TooManyFailuresError: "../gate/test_floods.py",
+    e.TooMuchSentError: "../gate/test_listener.py",
 }
 """Refusals whose cases are no table of calls at the gate."""
 

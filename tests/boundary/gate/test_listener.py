@@ -13,7 +13,8 @@ from aiohttp import web
 
 from kuangchao_operator.gate import listener
 from kuangchao_operator.gate.listener import Listener
-from kuangchao_operator.gate.server import MAX_BODY_BYTES, SMALL_BODY_BYTES
+from kuangchao_operator.gate.minting import PodRef
+from kuangchao_operator.gate.server import LARGE_PER_SECOND, MAX_BODY_BYTES, MAX_MEMBERS, SMALL_BODY_BYTES
 from tests.boundary.gate.plane import JOB, JOIN, POD, World
 
 BODY = json.dumps({"resource": JOB.resource, "request": JOIN.wire()}).encode()
@@ -131,6 +132,49 @@ async def test_a_strangers_large_body_is_not_waited_for(world: World, announced:
         assert (status, json.loads(text)["error"]) == (401, "invalid_token")
     (record,) = world.records()
     assert (record.op, record.reason, record.resource) == ("execution.join", "MalformedToken", "")
+
+
+async def large(world: World, port: int, presented: str, op: str = "execution.join") -> str:
+    """Announce a large body and send nothing of it: the error that is answered."""
+    async with secure(world, port) as (reader, writer):
+        announced = head(f"Authorization: Bearer {presented}", f"Content-Length: {MAX_BODY_BYTES}")
+        writer.write(announced.replace(b"execution.join", op.encode()))
+        return str(json.loads((await answer(reader))[1])["error"])
+
+
+async def test_large_bodies_are_few_for_each_subject(world: World) -> None:
+    """Parsing one holds everybody up, and a worker that was taken over has a good token."""
+    now = [0.0]
+    server = world.another_server(body_seconds=0.1, monotonic=lambda: now[0])
+    port = await server.start("127.0.0.1", 0, world.certificate.context)
+    own = await token(world)
+    sibling = (await world.tokens.worker_bundles(JOB, 1, [PodRef("w-9", (9,))]))[0].token("agent", "kc:execution")
+    assert [await large(world, port, own) for _ in range(2)] == ["Unavailable"] * 2, "read, and nothing came"
+    assert [await large(world, port, await token(world)) for _ in range(2)] == ["invalid_token"] * 2
+    assert [record.reason for record in world.records()][-2:] == ["TooMuchSent"] * 2
+    assert await large(world, port, sibling) == "Unavailable"
+    now[0] += MAX_BODY_BYTES / LARGE_PER_SECOND
+    assert await large(world, port, own) == "Unavailable"
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"), [("state.restore_point", "InvalidAudience"), ("nothing.known", "UnknownOperation")]
+)
+async def test_a_large_body_for_which_the_token_is_no_good_is_not_waited_for(
+    world: World, op: str, reason: str
+) -> None:
+    port = int(world.url.rsplit(":", 1)[1])
+    assert await large(world, port, await token(world), op) in {"invalid_token", "denied"}
+    assert world.records()[-1].reason == reason
+
+
+async def test_an_object_with_very_many_members_is_none_of_ours(world: World) -> None:
+    many = json.dumps({"resource": JOB.resource, "request": {str(n): 1 for n in range(MAX_MEMBERS + 1)}}).encode()
+    async with secure(world) as (reader, writer):
+        writer.write(head(f"Authorization: Bearer {await token(world)}", f"Content-Length: {len(many)}") + many)
+        status, text = await answer(reader)
+    assert (status, "without repeated keys" in text) == (400, True)
 
 
 async def test_a_worker_may_send_in_pieces(world: World) -> None:
