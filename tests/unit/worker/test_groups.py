@@ -1,15 +1,20 @@
 """Groups of ranks: which there are, in which order they are built, and for which plan and attempt."""
 
+from typing import Any
+
 import pytest
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.claims import Claims
-from kuangchao_contracts.plan import Axis, AxisGroups
+from kuangchao_contracts.plan import Axis, AxisGroups, Recompute, Sharding
 from kuangchao_contracts.ports.topology import BuildRequest
-from kuangchao_worker.layers.topology.decide import GroupSpec, TopologyCycleError, build_order, groups_of
+from kuangchao_worker.layers.topology.decide import GroupSpec, TopologyCycleError, build_order, digest, groups_of
 from kuangchao_worker.layers.topology.service import TopologyService
-from kuangchao_worker.rank.wiring import require_data_parallel
+from kuangchao_worker.rank.runnable import require_runnable
+from kuangchao_worker.rank.wiring import stream
+from kuangchao_worker.tasks import NO_RULES
+from kuangchao_worker.tasks.text import RULES
 from tests.unit.worker.fakegate import make_plan
 
 
@@ -50,6 +55,52 @@ def test_links_are_built_only_for_the_assigned_plan_and_attempt() -> None:
             service.build(own, request)
 
 
-def test_plan_that_this_worker_cannot_carry_out_is_refused() -> None:
-    with pytest.raises(e.InvalidInputError, match=r"plan\.tensor=2"):
-        require_data_parallel(make_plan(2, tensor=2))
+@pytest.mark.parametrize(
+    ("field", "plan"),
+    [
+        ("pipeline=2", {"pipeline": 2}),
+        ("tensor=2: the task has no rules", {"tensor": 2}),
+        ("sharding='gradients'", {"sharding": Sharding.GRADIENTS}),
+        ("recompute='full'", {"recompute": Recompute.FULL}),
+        ("sequence=True", {"sequence": True}),
+    ],
+)
+def test_plan_that_this_worker_cannot_carry_out_is_refused(field: str, plan: dict[str, Any]) -> None:
+    with pytest.raises(e.InvalidInputError, match=f"plan.{field}"):
+        require_runnable(make_plan(2, **plan), NO_RULES)
+
+
+def test_plans_that_it_can_carry_out_are_not() -> None:
+    for plan in ({}, {"sharding": Sharding.FULL}, {"tensor": 2, "sequence": True}, {"tensor": 2}):
+        require_runnable(make_plan(2, **plan), RULES)
+
+
+@pytest.mark.parametrize("axes", [((Axis.DATA, 2, 2),), ((Axis.DATA, 2, 1), (Axis.TENSOR, 2, 1)), ((Axis.DATA, 2, 1),)])
+def test_axes_that_are_not_the_world_are_refused(axes: tuple[tuple[Axis, int, int], ...]) -> None:
+    groups = tuple(AxisGroups(axis=axis, size=size, stride=stride) for axis, size, stride in axes)
+    with pytest.raises(e.InvalidInputError, match="plan"):
+        groups_of(make_plan(4, groups=groups))
+
+
+def test_data_that_shards_over_a_part_of_its_ranks_is_cut_in_two() -> None:
+    names = {spec.name: spec.members for spec in groups_of(make_plan(4, sharding=Sharding.FULL, shard_ranks=2))}
+    assert names["shard"] == ((0, 1), (2, 3))
+    assert names["replicate"] == ((0, 2), (1, 3))
+    with pytest.raises(e.InvalidInputError, match=r"plan\.shardRanks=3"):
+        groups_of(make_plan(4, sharding=Sharding.FULL, shard_ranks=3))
+
+
+def test_order_of_a_large_plan_is_the_same_each_time() -> None:
+    axes = ((Axis.TENSOR, 8, 1), (Axis.DATA, 64, 8), (Axis.PIPELINE, 32, 512))
+    groups = tuple(AxisGroups(axis=axis, size=size, stride=stride) for axis, size, stride in axes)
+    plan = make_plan(16_384, batch=16_384, groups=groups, tensor=8, data=64, pipeline=32)
+    orders = [build_order(groups_of(plan)) for _ in range(2)]
+    assert digest(orders[0]) == digest(orders[1]) != digest(orders[0][::-1])
+    assert [len(spec.members) for spec in orders[0]] == [1, 2048, 256, 512]
+
+
+def test_ranks_of_a_tensor_group_draw_the_same_numbers() -> None:
+    groups = tuple(AxisGroups(axis=a, size=2, stride=s) for a, s in ((Axis.TENSOR, 1), (Axis.DATA, 2)))
+    plan = make_plan(4, groups=groups, tensor=2, data=2)
+    assert [stream(plan, rank) for rank in range(4)] == [0, 0, 2, 2]
+    assert [stream(make_plan(3, batch=33), rank) for rank in range(3)] == [0, 1, 2]

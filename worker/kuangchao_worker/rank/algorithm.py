@@ -1,14 +1,28 @@
 """Runs the user's task on the module that state owns. User code sees a module and a batch, nothing of the plan."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
-from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.tasks import Task
+
+
+class Store(Protocol):
+    """What state gives to the user's code."""
+
+    def forward(self) -> nn.Module:
+        """The module as it must be called."""
+
+    def reduction(self, *, last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch."""
+
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """A plain module with the weights of all ranks, on rank 0. All ranks must call."""
 
 
 class TaskAlgorithm:
@@ -17,7 +31,7 @@ class TaskAlgorithm:
     def __init__(
         self,
         task: Task,
-        store: ParameterStore,
+        store: Store,
         *,
         rank: int,
         device: torch.device,
@@ -39,9 +53,11 @@ class TaskAlgorithm:
 
     def evaluate(self) -> dict[str, float]:
         """See Algorithm."""
-        if self._rank != 0 or self._task.evaluate is None:
+        if self._task.evaluate is None:
             return {}
-        module = self._store.module.eval()
+        module = self._store.complete(self._task.model).to(self._device).eval()
+        if self._rank != 0:
+            return {}
         with torch.no_grad(), self._autocast():
             return self._task.evaluate(module)
 

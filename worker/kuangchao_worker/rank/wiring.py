@@ -3,14 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from kuangchao_contracts.errors import InvalidInputError, StorageError
+from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.plan import Axis, ParallelPlan
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreement
@@ -29,7 +29,13 @@ from kuangchao_worker.pod.channel import RankChannel, RankMessage
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.authority import Authority
 from kuangchao_worker.rank.reporting import GateReporter
+from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.tasks import Task, load_task
+
+if TYPE_CHECKING:
+    from kuangchao_worker.layers.state.sharded import ShardedStore
+
+    Parameters = ParameterStore | ShardedStore
 
 LAST_WRITE_SECONDS: Final = 1_800.0
 METRICS_FILE: Final = "metrics.jsonl"
@@ -37,7 +43,6 @@ METRICS_FILE: Final = "metrics.jsonl"
 
 def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool]) -> Outcome:
     """Train this rank's share to the end, or until all ranks agree to stop. Raises whatever goes wrong."""
-    require_data_parallel(assignment.launch.plan)
     with OperationLog() as oplog:
         return _train(assignment, channel, stop, oplog)
 
@@ -45,13 +50,15 @@ def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bo
 def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool], oplog: OperationLog) -> Outcome:
     device = prepare(assignment)
     task = load_task(assignment.launch.task or "", assignment.launch.task_args)
-    parameters = make_parameters(task, device, assignment.launch.training.seed)
+    require_runnable(assignment.launch.plan, task.rules)
+    parameters = make_parameters(task, device, assignment.launch.training.seed, assignment.launch.plan)
     context = ExecutionContext()
     state = make_state(assignment, parameters, channel, oplog)
     reporter = GateReporter(channel, assignment.rank, assignment.attempt, oplog)
     authority = Authority(assignment, oplog, reporter)
     plan = assignment.launch.plan
-    authority.serve((TopologyService(plan.hash, assignment.attempt, stop), state, ExecutionService(context)))
+    topology = TopologyService(plan.hash, assignment.attempt, stop)
+    authority.serve((topology, state, ExecutionService(context)))
     channel.progress(0, "build")
     authority.call(
         "topology.build",
@@ -66,7 +73,7 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
     )
     # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
     oplog.keep_in(log_file(assignment))
-    parameters.connect()
+    parameters.connect(topology.mesh)
     executor = Executor(
         assignment=assignment,
         call=authority.call,
@@ -85,8 +92,8 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
         agreement=Agreement(device),
         log=LossLog(metrics_path(assignment), assignment.attempt),
     )
-    # each rank has its own dropout; a restored checkpoint replaces this
-    rng.seed_all(assignment.launch.training.seed * 1_000_003 + assignment.rank)
+    # a restored checkpoint replaces this
+    rng.seed_all(assignment.launch.training.seed * 1_000_003 + stream(plan, assignment.rank))
     outcome = executor.run(assignment.restore)
     finish(state, channel, assignment.rank, executor, oplog)
     authority.call("topology.destroy", Empty())
@@ -94,11 +101,10 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
     return outcome
 
 
-def require_data_parallel(plan: ParallelPlan) -> None:
-    """Refuse a plan that this worker would not carry out as it is."""
-    for field in ("tensor", "pipeline", "context", "expert"):
-        if getattr(plan, field) != 1:
-            raise InvalidInputError(f"plan.{field}", getattr(plan, field), "this worker splits over data only", 1)
+def stream(plan: ParallelPlan, rank: int) -> int:
+    """Whose random numbers a rank draws: its own, but ranks of one tensor group must drop out the same."""
+    strides = [group.stride for group in plan.groups if group.axis is Axis.TENSOR]
+    return rank - sum(plan.coordinate(rank, Axis.TENSOR) * stride for stride in strides)
 
 
 def prepare(assignment: Assignment) -> torch.device:
@@ -115,16 +121,21 @@ def prepare(assignment: Assignment) -> torch.device:
     return torch.device("cuda", assignment.local_rank)
 
 
-def make_parameters(task: Task, device: torch.device, seed: int) -> ParameterStore:
+def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelPlan) -> "Parameters":
     """Module, optimizer and schedule, with the same first weights on every rank."""
     rng.seed_all(seed)
     module = task.model().to(device)
+    if not whole(plan):
+        # most of a second of imports, for those only whose plan splits the model
+        from kuangchao_worker.layers.state.sharded import ShardedStore
+
+        return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan)
     optimizer = task.optimizer(module.parameters())
     return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None)
 
 
 def make_state(
-    assignment: Assignment, parameters: ParameterStore, channel: RankChannel, oplog: OperationLog
+    assignment: Assignment, parameters: "Parameters", channel: RankChannel, oplog: OperationLog
 ) -> StateService:
     """The state layer, telling the agent of every part of a checkpoint that it has written or could not write."""
 
@@ -136,8 +147,9 @@ def make_state(
             else RankMessage(rank=assignment.rank, save_failed=where, error=problem)
         )
 
-    writer = ShardWriter(assignment.rank, notify)
-    return StateService(parameters, assignment.rank, assignment.launch.training.seed, writer, oplog.pin)
+    writer, launch = ShardWriter(assignment.rank, notify), assignment.launch
+    drawn = stream(launch.plan, assignment.rank)
+    return StateService(parameters, assignment.rank, launch.training.seed, writer, oplog.pin, drawn)
 
 
 def log_file(assignment: Assignment) -> LogFile | None:

@@ -120,3 +120,14 @@ def load(directory: Path, manifest: CheckpointManifest, name: str) -> Any:
         raise CheckpointCorruptError(f"{directory.name}/{name}: does not match its digest")
     # never unpickle code from a volume that others may write to
     return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+
+
+def in_memory(value: Any) -> Any:
+    """A deep copy with all tensors copied to main memory; torch's own async stager leaves CPU tensors shared."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: in_memory(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(in_memory(item) for item in value)
+    return value

@@ -1,16 +1,20 @@
 """The parameters and the optimizer of one rank. Only the state layer changes them; user code gets a module to call."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 
 
 class ParameterStore:
@@ -23,7 +27,7 @@ class ParameterStore:
         self.elements = sum(p.numel() for p in self._parameters)
         self._wrapped: nn.Module = module
 
-    def connect(self) -> None:
+    def connect(self, mesh: DeviceMesh | None = None) -> None:  # noqa: ARG002 - all ranks reduce with all
         """Reduce gradients over all ranks from now on. Call once the links are there."""
         if dist.get_world_size() == 1 or not self._parameters:
             return
@@ -55,6 +59,10 @@ class ParameterStore:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
+    def payloads(self, rank: int, step: int) -> dict[str, Any]:
+        """Files of this rank in a checkpoint: all is equal on every rank, so rank 0 writes for all."""
+        return {SHARED_FILE: {"step": step, **self.state()}} if rank == 0 else {}
+
     def state(self) -> dict[str, Any]:
         """A copy of everything in main memory that later steps cannot change."""
         parts = {
@@ -64,12 +72,29 @@ class ParameterStore:
         }
         return {name: in_memory(part) for name, part in parts.items()}
 
+    def restore(self, source: Source) -> None:
+        """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
+        shared = source.read(SHARED_FILE)
+        if shared is not None:
+            self.load(shared)
+            return
+        # most of a second of imports, for those only who come from a plan that splits the model
+        from kuangchao_worker.layers.state import entries, reshard
+
+        found = entries.collect(self.module, self._optimizer, self._scheduler)
+        reshard.fill(found, source)
+        entries.install(found, self.module, self._optimizer, self._scheduler)
+
     def load(self, state: dict[str, Any]) -> None:
         """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
         self.module.load_state_dict(state["module"])
         self._optimizer.load_state_dict(state["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002 - it is whole already
+        """A plain module with the weights of all ranks."""
+        return self.module
 
     def digest(self) -> str:
         """SHA-256 over names and bytes of parameters and buffers: equal digests mean equal weights."""
@@ -78,14 +103,3 @@ class ParameterStore:
             result.update(name.encode())
             result.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return result.hexdigest()
-
-
-def in_memory(value: Any) -> Any:
-    """A deep copy with all tensors copied to main memory; torch's own async stager leaves CPU tensors shared."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: in_memory(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(in_memory(item) for item in value)
-    return value

@@ -1,0 +1,103 @@
+"""Checkpoints in pieces: each rank writes what it holds and says where that lies in the whole; whoever restores takes
+from them what it needs, under whatever plan. Never gathers a whole model in one process.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_worker.layers.state.entries import Entries, local, piece_of, writes
+from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.pieces import Piece, overlap, whole, within
+from kuangchao_worker.layers.state.source import SHARED_FILE, Source, layout_file, shard_file
+
+Wanted = dict[int, list[tuple[str, Piece, Piece]]]
+"""By rank that wrote: entry, the piece that it wrote, and the part of it to take."""
+
+
+def payloads(entries: Entries, mesh: DeviceMesh | None, rank: int, step: int) -> dict[str, Any]:
+    """Files of this rank: copies that later steps cannot change, and the layout."""
+    kept = {name: tensor for name, tensor in entries.tensors.items() if writes(tensor, mesh)}
+    layout = {name: _declared(tensor) for name, tensor in kept.items()}
+    pieces = {name: in_memory(local(tensor)) for name, tensor in kept.items()}
+    return {
+        shard_file(rank): {"step": step, "tensors": pieces, "values": in_memory(entries.values)},
+        layout_file(rank): {"step": step, "entries": layout},
+    }
+
+
+def _declared(tensor: torch.Tensor) -> dict[str, Any]:
+    piece = piece_of(tensor)
+    return {"shape": tuple(tensor.shape), "offset": piece.offset, "size": piece.size}
+
+
+def fill(entries: Entries, source: Source) -> None:
+    """Copy into the entries what a checkpoint holds of them.
+
+    Raises CheckpointCorruptError for an entry that it lacks in part, StorageError is the caller's for other shapes.
+    """
+    missing = {name: piece_of(tensor).elements for name, tensor in entries.tensors.items()}
+    values: dict[str, Any] = {}
+    for rank, wanted in _wanted(entries, source.layouts()).items():
+        content = source.read(shard_file(rank))
+        if content is None:
+            raise CheckpointCorruptError(f"{source.checkpoint.path} has no {shard_file(rank)}")
+        values |= content["values"]
+        for name, written, part in wanted:
+            _copy(entries.tensors[name], content["tensors"][name], written, part)
+            missing[name] -= part.elements
+    for name in (*(name for name, left in missing.items() if left), *(set(entries.values) - set(values))):
+        raise CheckpointCorruptError(f"{source.checkpoint.path} does not hold all of {name}")
+    entries.values.update({name: values[name] for name in entries.values})
+
+
+def _wanted(entries: Entries, layouts: Mapping[int, Mapping[str, Any]]) -> Wanted:
+    wanted: Wanted = defaultdict(list)
+    for rank, layout in sorted(layouts.items()):
+        for name in layout.keys() & entries.tensors.keys():
+            tensor, declared = entries.tensors[name], layout[name]
+            if tuple(declared["shape"]) != tuple(tensor.shape):
+                raise ValueError(f"{name} is of shape {tuple(declared['shape'])}, not {tuple(tensor.shape)}")
+            written = Piece(tuple(declared["offset"]), tuple(declared["size"]))
+            part = overlap(written, piece_of(tensor))
+            if part is not None:
+                wanted[rank].append((name, written, part))
+    return wanted
+
+
+def _copy(target: torch.Tensor, piece: torch.Tensor, written: Piece, part: Piece) -> None:
+    with torch.no_grad():
+        local(target)[within(piece_of(target), part)].copy_(piece[within(written, part)])
+
+
+def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> None:
+    """As `fill`, from the one file that data-parallel ranks write. `order` names the optimizer's parameters.
+
+    Raises CheckpointCorruptError when there is no such file or it lacks an entry, KeyError for another model.
+    """
+    content = source.read(SHARED_FILE)
+    if content is None:
+        raise CheckpointCorruptError(f"{source.checkpoint.path}: holds no weights")
+    found = by_name(content, order)
+    for name, tensor in entries.tensors.items():
+        given = found[name]
+        if tuple(given.shape) != tuple(tensor.shape):
+            raise ValueError(f"{name} is of shape {tuple(given.shape)}, not {tuple(tensor.shape)}")
+        _copy(tensor, given, whole(given.shape), piece_of(tensor))
+    entries.values.update({name: found[name] for name in entries.values})
+
+
+def by_name(content: Mapping[str, Any], order: list[str]) -> dict[str, Any]:
+    """Module, optimizer and schedule of data-parallel ranks with the names of `entries`; torch numbers parameters."""
+    found: dict[str, Any] = {f"module.{name}": value for name, value in content["module"].items()}
+    for number, state in content["optimizer"]["state"].items():
+        found |= {f"optimizer.state.{order[number]}.{key}": value for key, value in state.items()}
+    for group in content["optimizer"]["param_groups"]:
+        for number in group["params"]:
+            common = {key: value for key, value in group.items() if key != "params"}
+            found |= {f"optimizer.param_groups.{order[number]}.{key}": value for key, value in common.items()}
+    return found | {"scheduler": content["scheduler"]}

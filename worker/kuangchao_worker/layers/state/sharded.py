@@ -1,0 +1,146 @@
+"""Parameters and optimizer of one rank where a plan splits them. The same face as `ParameterStore`.
+
+The module comes whole and alike on every rank; `connect` leaves of it what is this rank's. Never makes links and never
+chooses how to split.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.rules import ParallelRules
+from kuangchao_worker.layers.state import entries, reshard
+from kuangchao_worker.layers.state.chain import chain, units
+from kuangchao_worker.layers.state.source import SHARED_FILE, Source
+from kuangchao_worker.layers.state.split import split_data, split_tensor
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+MakeScheduler = Callable[[Optimizer], LRScheduler]
+TENSOR = "tensor"
+
+
+class ShardedStore:
+    """Owns this rank's share of module, optimizer and schedule. Usable once it is connected."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        make_optimizer: MakeOptimizer,
+        make_scheduler: MakeScheduler | None,
+        rules: ParallelRules,
+        plan: ParallelPlan,
+    ) -> None:
+        self.module, self._rules, self._plan = module, rules, plan
+        self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
+        self._links = chain(module, rules)
+        self._order = _order(module, make_optimizer(module.parameters()))
+        self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        self._mesh: DeviceMesh | None = None
+        self._scheduler: LRScheduler | None = None
+
+    def connect(self, mesh: DeviceMesh | None) -> None:
+        """Split the module over the mesh, then make the optimizer over what is left here."""
+        if mesh is None:
+            raise ValueError("a plan that splits a model has a mesh")
+        self._mesh = mesh
+        if TENSOR in (mesh.mesh_dim_names or ()):
+            split_tensor(self.module, mesh[TENSOR], self._rules, sequence=self._plan.sequence)
+        split_data(self.module, mesh, units(self.module, self._links), self._plan)
+        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self._optimizer = self._make_optimizer(self.module.parameters())
+        if self._make_scheduler is not None:
+            self._scheduler = self._make_scheduler(self._optimizer)
+
+    def forward(self) -> nn.Module:
+        """The module as user code must call it."""
+        return self.module
+
+    @contextmanager
+    def reduction(self, *, last: bool) -> Iterator[None]:
+        """Around forward and backward of a micro-batch: gradients of all but the last are only added up locally."""
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+            self.module.set_is_last_backward(last)
+        yield
+
+    def apply(self) -> float:
+        """Update the parameters from the reduced gradients, clear them, and return the whole model's norm."""
+        norm = self._norm()
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _norm(self) -> float:
+        """Root of the squares of all ranks' pieces, each divided by how many ranks hold it."""
+        total = torch.zeros((), dtype=torch.float64, device=next(self.module.parameters()).device)
+        for parameter in self._parameters:
+            gradient = _settled(parameter)
+            if gradient is not None:
+                share = entries.local(gradient).detach().double().square().sum()
+                total += share / entries.copies(gradient, self._mesh)
+        dist.all_reduce(total)
+        return math.sqrt(total.item())
+
+    def payloads(self, rank: int, step: int) -> dict[str, Any]:
+        """Files of this rank in a checkpoint: copies that later steps cannot change."""
+        return reshard.payloads(self._entries(), self._mesh, rank, step)
+
+    def restore(self, source: Source) -> None:
+        """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
+        found = self._entries()
+        if any(file.path == SHARED_FILE for file in source.manifest.files):
+            reshard.fill_from_whole(found, source, self._order)
+        else:
+            reshard.fill(found, source)
+        entries.install(found, self.module, self._optimizer, self._scheduler)
+
+    def _entries(self) -> entries.Entries:
+        return entries.collect(self.module, self._optimizer, self._scheduler)
+
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """A plain module with the weights of all ranks, on rank 0; on others without. All ranks must call."""
+        state = get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        made = make()
+        if dist.get_rank() == 0:
+            made.load_state_dict(state)
+        return made
+
+    def digest(self) -> str:
+        """SHA-256 over names and bytes of this rank's pieces: equal digests mean equal weights."""
+        result = hashlib.sha256()
+        for name, tensor in sorted(self.module.state_dict().items()):
+            result.update(name.encode())
+            piece = entries.local(tensor).detach().cpu().contiguous()
+            result.update(piece.view(torch.uint8).numpy().tobytes())
+        return result.hexdigest()
+
+
+def _order(module: nn.Module, optimizer: Optimizer) -> list[str]:
+    """Names of the parameters as the optimizer numbers them."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _settled(parameter: nn.Parameter) -> torch.Tensor | None:
+    """The gradient, put as its parameter lies where backward left it otherwise: sums still to be made, or whole."""
+    gradient = parameter.grad
+    if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
+        return gradient
+    if gradient.placements != parameter.placements:
+        parameter.grad = gradient = gradient.redistribute(placements=parameter.placements)
+    return gradient

@@ -1,0 +1,76 @@
+"""Splits a module in place over a mesh, by torch's own means: DTensor for tensor parallelism, FSDP2 over data.
+
+Decides nothing: rules and plan say what is split, and the mesh was built elsewhere.
+"""
+
+from collections.abc import Sequence
+
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.placement_types import Placement
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.plan import ParallelPlan, Sharding
+from kuangchao_contracts.rules import ParallelRules, TensorStyle
+from kuangchao_worker.layers.state.chain import matching
+
+TOKENS = 1
+"""Dimension of activations (batch, tokens, features) that sequence parallelism splits."""
+ISLANDS = ("replicate", "shard")
+DATA = "data"
+
+
+def split_tensor(module: nn.Module, mesh: DeviceMesh, rules: ParallelRules, *, sequence: bool) -> None:
+    """Split the modules that the rules name over a mesh of one axis. Raises InvalidInputError without rules."""
+    if not rules.tensor:
+        raise InvalidInputError("task.rules.tensor", {}, f"is empty, and the plan splits over {mesh.size()} ranks")
+    outside: Placement = Shard(TOKENS) if sequence else Replicate()
+    styles: dict[str, ParallelStyle] = {}
+    for pattern, style in rules.tensor.items():
+        made = _style(style, outside)
+        if made is not None:
+            styles |= dict.fromkeys(matching(module, pattern), made)
+    parallelize_module(module, mesh, styles)
+
+
+def _style(style: TensorStyle, outside: Placement) -> ParallelStyle | None:
+    """torch's style; `outside` is how activations lie between the regions that the styles bound."""
+    sequence = outside.is_shard()
+    match style:
+        case TensorStyle.COLUMNS:
+            return ColwiseParallel()
+        case TensorStyle.ROWS:
+            return RowwiseParallel(output_layouts=outside)
+        case TensorStyle.EMBEDDING:
+            return RowwiseParallel(input_layouts=Replicate(), output_layouts=outside)
+        case TensorStyle.HEAD:
+            return ColwiseParallel(input_layouts=outside, output_layouts=Replicate())
+        case TensorStyle.WHOLE:
+            return PrepareModuleInput(input_layouts=outside, desired_input_layouts=Replicate()) if sequence else None
+        case TensorStyle.SEQUENCE:
+            return SequenceParallel() if sequence else None
+
+
+def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], plan: ParallelPlan) -> None:
+    """Shard or replicate the parameters over the data ranks, unit by unit, and what is left with the module itself."""
+    axes = mesh.mesh_dim_names or ()
+    over = [axis for axis in (*ISLANDS, DATA) if axis in axes]
+    if not over:
+        return
+    data = mesh[tuple(over)]
+    for unit in (*units, module):
+        if plan.sharding is Sharding.NONE:
+            replicate(unit, mesh=data)
+        else:
+            fully_shard(unit, mesh=data)
