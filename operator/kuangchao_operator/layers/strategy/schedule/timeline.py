@@ -62,21 +62,27 @@ class Timeline(NamedTuple):
         return max(self.last) - min(self.first)
 
     @property
+    def longest(self) -> int:
+        """The longest that a stage takes from its first pass to its last."""
+        return max(last - first for first, last in zip(self.first, self.last, strict=True))
+
+    @property
     def bubble_ppm(self) -> int:
         """Share of the makespan in which the busiest stage is idle: x / (1 + x) where bubble / ideal time is x."""
-        return _idle(max(self.busy), self.makespan)
+        return share_ppm(self.makespan - max(self.busy), self.makespan)
 
     @property
     def steady_bubble_ppm(self) -> int:
         """The same where no stage waits for the others between steps, as zero-bubble schedules want it (Qi 2023)."""
-        spans = [last - first for first, last in zip(self.first, self.last, strict=True)]
-        return _idle(max(self.busy), max(spans))
+        return share_ppm(self.longest - max(self.busy), self.longest)
 
     @property
     def idle_ppm(self) -> int:
         """Share of all stages' time that is idle: bubbles, and stages that have less to do than the busiest one."""
-        return _idle(sum(self.busy), self.makespan * self.stages)
+        whole = self.makespan * self.stages
+        return share_ppm(whole - sum(self.busy), whole)
 
 
-def _idle(busy: int, of: int) -> int:
-    return (of - busy) * PPM // of if of else 0
+def share_ppm(part: int, whole: int) -> int:
+    """Parts per million, rounded down."""
+    return part * PPM // whole if whole else 0

@@ -1,0 +1,55 @@
+"""What is said beside every drawing of a step: its figures, and what is left out of it. Pure."""
+
+from kuangchao_operator.layers.strategy.schedule.simulation import Simulation
+
+
+def headline(step: Simulation) -> str:
+    """Schedule, sizes, time and bubble in a line."""
+    stages = step.timeline.stages
+    shape = f"{step.schedule}: {counted(stages, 'stage')}" if stages > 1 else "1 stage"
+    chunks = f" of {step.virtual} chunks" if step.virtual > 1 else ""
+    time = f"step {duration(step.step_us)}, " if step.timed else ""
+    batches = counted(step.micro_batches, "micro-batch")
+    return f"{shape}{chunks}, {batches}; {time}bubble {percent(step.bubble_ppm)}{_steady(step)}"
+
+
+def _steady(step: Simulation) -> str:
+    if step.steady_bubble_ppm == step.bubble_ppm:
+        return ""
+    return f" ({percent(step.steady_bubble_ppm)} if no stage waits for the others between steps)"
+
+
+def notes(step: Simulation, stages: int) -> tuple[str, ...]:
+    """What a reader must know of a drawing that shows `stages` of the stages."""
+    found = []
+    if not step.timed:
+        found.append("No time is known for this model and device: all passes are drawn as if chunks were equal.")
+    if step.simulated < step.micro_batches:
+        found.append(
+            f"Run and drawn with {step.simulated} of {step.micro_batches} micro-batches; the figures are those of all,"
+            " with the rest at the pace of the second half."
+        )
+    if stages < step.timeline.stages:
+        found.append(f"{stages} of {step.timeline.stages} stages are shown, evenly spread.")
+    return tuple(found)
+
+
+def percent(ppm: int) -> str:
+    """Parts per million as a percentage with one decimal."""
+    return f"{ppm // 10_000}.{ppm // 1_000 % 10} %"
+
+
+def duration(microseconds: int) -> str:
+    """A time with three digits or so: 950 us, 12.3 ms, 4.56 s."""
+    if microseconds < 1_000:
+        return f"{microseconds} us"
+    if microseconds < 1_000_000:
+        return f"{microseconds / 1_000:.3g} ms" if microseconds < 100_000 else f"{microseconds // 1_000} ms"
+    return f"{microseconds / 1_000_000:.2f} s"
+
+
+def counted(number: int, thing: str) -> str:
+    """1 stage, 2 stages, 3 micro-batches."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing}es" if thing.endswith("ch") else f"{number} {thing}s"
