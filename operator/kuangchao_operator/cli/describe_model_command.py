@@ -44,7 +44,7 @@ def describe_model(
     """
     import pathlib
 
-    from kuangchao_operator.layers.strategy.memory import parameter_count, trainable_count
+    from kuangchao_operator.layers.strategy.footprint.counts import parameter_count, trainable_count
 
     path = pathlib.Path(source)
     model, remark = (_from_config(path), "") if path.suffix == ".json" else _from_code(source, arg or [])

@@ -25,9 +25,10 @@ from kuangchao_contracts.plan import (
 from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
 from kuangchao_contracts.tokens import Claims, Grant
-from kuangchao_operator.layers.strategy import memory
+from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.service import StrategyService
-from kuangchao_operator.layers.strategy.shipped import plan, replan
+from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
 
 MIB, GIB = 2**20, 2**30
 CAPABILITY = Capability(
@@ -170,9 +171,9 @@ def test_what_does_not_fit_shows_the_arithmetic_and_what_would() -> None:
     assert why is not None
     assert why.reason == "Infeasible"
     assert why.field == "deviceMemory"
-    assert "7,000,000,000 x 4 B (fp32) = 26.1 GiB" in why.message
+    assert "7,000,000,000 x 4 B (fp32) = 28,000,000,000 B (26.1 GiB)" in why.message
     assert len(why.memory) == 1
-    needed = memory.device_bytes_for(why.memory[0].reserved_bytes)
+    needed = device_bytes_for(why.memory[0].reserved_bytes, "kuangchao-cpu", knowledge().calibration)
     enough = CPU.replace(memory_bytes=needed)
     assert plan(request(model=MODEL.replace(parameters=7_000_000_000), shapes=(enough,))).plan is not None
     scarce = CPU.replace(memory_bytes=needed - MIB)
@@ -187,7 +188,7 @@ def test_a_pinned_micro_batch_that_does_not_fit_names_one_that_does() -> None:
 
 def test_seven_billion_on_80_gb_is_refused_and_a_small_model_is_not() -> None:
     gpu = DeviceShape(kind="gpu", model="H100", memory_bytes=80 * 10**9, per_node=8, nodes=1)
-    training = TrainingSpec(global_batch=8, precision="fp16")
+    training = TrainingSpec(global_batch=8, precision="fp16-pure")
     seven = request(devices=8, per_pod=8, shapes=(gpu,), training=training, model=MeasuredModel(parameters=7 * 10**9))
     why = plan(seven).infeasible
     assert why is not None
@@ -227,21 +228,12 @@ def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:
     assert (why.field, why.value, why.nearest) == ("parallelism.microBatch", "16", "8")
 
 
-def test_every_unused_axis_is_rejected_with_a_reason() -> None:
-    made = planned(plan(request()))
-    assert {axis.axis for axis in made.rejected} == {
-        "tensor",
-        "pipeline",
-        "context",
-        "expert",
-        "virtualStages",
-        "sequence",
-        "recompute",
-        "sharding",
-        "schedule",
-        "stageLayers",
-    }
-    assert {axis.reason for axis in made.rejected} == {"not built in the worker yet: only data parallel"}
+def test_every_unused_axis_is_rejected_with_a_reason_and_so_is_a_time_that_nobody_knows() -> None:
+    *axes, objective = planned(plan(request())).rejected
+    assert {axis.axis for axis in axes} == set(NEUTRAL)
+    assert {axis.reason for axis in axes} == {"not built in the worker yet: only data parallel"}
+    assert objective.axis == "objective"
+    assert "the largest micro-batch" in objective.reason
 
 
 def test_a_measured_peak_gives_a_smaller_micro_batch_and_is_named() -> None:

@@ -75,7 +75,7 @@ def test_text_names_plan_batch_memory_and_what_was_passed_over() -> None:
     assert text.startswith("Plan dp4 (")
     assert "4 ranks in 2 pods of 2" in text
     assert "64 = micro-batch 8 x 4 ranks x 2 accumulated" in text
-    assert "parameters: 1,000,000 x 4 B (fp32) = 3.8 MiB" in text
+    assert "parameters: 1,000,000 x 4 B (fp32) = 4,000,000 B (3.8 MiB)" in text
     assert "Passed over: dp4 micro-batch 16: needs" in text
     assert "Not used: tensor, pipeline, context" in text
 

@@ -10,12 +10,13 @@ from kuangchao_operator.layers.strategy import decide
 from kuangchao_operator.layers.strategy.footprint import shipped
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
+from kuangchao_operator.layers.strategy.timing import shipped as figures
 
 
 @cache
 def knowledge() -> Knowledge:
     """The figures of this release."""
-    return Knowledge(calibration=shipped.load())
+    return Knowledge(calibration=shipped.load(), hardware=figures.load())
 
 
 class Planner:

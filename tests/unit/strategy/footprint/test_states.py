@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.unit.strategy.footprint.settings import CALIBRATION, setting
 
 from kuangchao_contracts.plan import Optimizer, Precision, Sharding
-from kuangchao_operator.layers.strategy import constants
 from kuangchao_operator.layers.strategy.footprint.buffers import bucket_bytes
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
@@ -123,11 +122,24 @@ def test_more_sharding_never_costs_more_states(data: int, precision: Precision, 
     assert all(later <= earlier + slack for earlier, later in pairwise(totals))
 
 
-def test_this_executors_figures_are_those_of_the_estimate_in_use() -> None:
-    for precision, cost in constants.STATE_BYTES.items():
-        ours = CALIBRATION.backends["kuangchao"].states[precision]
-        assert (ours.parameter, ours.gradient, ours.main + ours.cast) == tuple(cost)
-    assert CALIBRATION.optimizer_bytes == constants.OPTIMIZER_BYTES
+@pytest.mark.parametrize(
+    ("precision", "bytes_each"),
+    [
+        (Precision.FP32, (4, 4, 0)),
+        (Precision.BF16, (4, 4, 2)),
+        (Precision.FP16, (2, 2, 8)),
+        (Precision.BF16_PURE, (2, 2, 0)),
+        (Precision.FP16_PURE, (2, 2, 0)),
+        (Precision.FP8, (2, 4, 6)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["kuangchao", "kuangchao-cpu"])
+def test_this_executors_bytes_for_each_parameter(
+    precision: Precision, bytes_each: tuple[int, int, int], backend: str
+) -> None:
+    """Parameter, gradient, and copies in another format: bf16 is torch's autocast over fp32 parameters."""
+    ours = CALIBRATION.backends[backend].states[precision]
+    assert (ours.parameter, ours.gradient, ours.main + ours.cast) == bytes_each
 
 
 @pytest.mark.parametrize(("shard_ranks", "divided"), [(0, 64), (8, 8), (64, 64), (1, 1)])

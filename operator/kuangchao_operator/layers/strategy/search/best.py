@@ -7,6 +7,7 @@ comes first, it is the best of all that are left. So most of the space is never 
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -50,7 +51,14 @@ class Search:
         self._orders: dict[Sketch, list[tuple[Bound, Setting]]] = {}
         self._worked: dict[Sketch, Scored | None] = {}
         self.closest: Closest | None = None
-        self._prospects = tuple(self._look())
+
+    @cached_property
+    def _prospects(self) -> tuple[tuple[Bound, Sketch], ...]:
+        return tuple(self._look())
+
+    def feasible(self) -> bool:
+        """Whether anything fits; afterwards `closest` is known where nothing does."""
+        return next(self._look(), None) is not None
 
     def ranked(self, wanted: Callable[[Sketch], bool] = lambda _: True) -> Iterator[Scored]:
         """The best of each wanted sketch, best first; nothing where nothing fits."""
@@ -65,6 +73,14 @@ class Search:
                 heappush(heap, (key(scored, self.objective), number, _Depth.DONE))
             elif depth is _Depth.DONE and (found := self._worked[sketch]) is not None:
                 yield found
+
+    def variant(self, sketch: Sketch, wanted: Callable[[Setting], bool] = lambda _: True) -> Scored | None:
+        """The best variant of a sketch with a wanted order of its pipeline."""
+        orders = tuple(order for order in pipelines(self.space, sketch) if wanted(order))
+        if self.objective is Objective.MEMORY:
+            return self._leanest(orders)
+        found = Climb(self.space, self.memory, self._rank, orders).first_that_fits()
+        return None if found is None else self.score(found)
 
     def score(self, setting: Setting) -> Scored:
         """A setting with its memory and time."""
@@ -119,22 +135,15 @@ class Search:
 
     def _work_out(self, sketch: Sketch) -> Scored | None:
         if sketch not in self._worked:
-            find = self._leanest if self.objective is Objective.MEMORY else self._fastest
-            self._worked[sketch] = find(sketch)
+            self._worked[sketch] = self.variant(sketch)
         return self._worked[sketch]
 
-    def _leanest(self, sketch: Sketch) -> Scored | None:
+    def _leanest(self, orders: tuple[Setting, ...]) -> Scored | None:
         """Of all variants that fit the one that needs least."""
-        orders = [order for _, order in self._orders[sketch] if order.schedule in LEAN or "schedule" in self.space.pins]
-        fitting = (one for order in orders for one in savings(self.space, order) if self.memory.fits(one))
+        lean = (order for order in orders if order.schedule in LEAN or "schedule" in self.space.pins)
+        fitting = (one for order in lean for one in savings(self.space, order) if self.memory.fits(one))
         scored = (self.score(one) for one in fitting)
         return min(scored, key=lambda one: key(one, self.objective), default=None)
-
-    def _fastest(self, sketch: Sketch) -> Scored | None:
-        """Of all variants that fit the fastest."""
-        orders = tuple(order for _, order in self._orders[sketch])
-        found = Climb(self.space, self.memory, self._rank, orders).first_that_fits()
-        return None if found is None else self.score(found)
 
     def _rank(self, setting: Setting) -> Bound:
         step = self._clock(setting)

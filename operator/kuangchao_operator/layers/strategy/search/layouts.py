@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.legality import contradiction
 from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
-from kuangchao_operator.layers.strategy.laws import divisors
+from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.search.space import Space
 
 LEAST_TOKENS: Final = 512

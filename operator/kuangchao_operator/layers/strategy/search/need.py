@@ -62,6 +62,17 @@ class Memory:
         assert self.evidence is not None, "nothing was seen"
         return need < self._seen or (need == self._seen and setting.micro_batch < self.evidence.setting.micro_batch)
 
+    def refusal(self, setting: Setting) -> str:
+        """Why a setting does not fit, for people."""
+        evidence, need = self.evidence, self.need(setting)
+        if evidence is not None and not self.less(setting, need):
+            return (
+                f"micro-batch {evidence.setting.micro_batch} ran out of memory: measured peak"
+                f" {human_bytes(evidence.measured_bytes)}, and this needs no less"
+            )
+        peak = f" with the measured peak {human_bytes(evidence.measured_bytes)}" if evidence is not None else ""
+        return f"needs {human_bytes(need)}{peak} of {human_bytes(self.space.budget or 0)} usable"
+
     def stages(self, setting: Setting) -> tuple[StageMemory, ...]:
         """The memory of every stage with its calculation; none without a model or a device's memory."""
         if not self.checked:

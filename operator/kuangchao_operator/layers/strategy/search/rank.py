@@ -6,17 +6,20 @@ A key is a tuple of integers, so equal requests give the same order on every mac
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kuangchao_contracts.parallel import Objective, Schedule, StepEstimate
+from kuangchao_contracts.parallel import Objective, Schedule
+from kuangchao_contracts.plan import Recompute
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.search.variants import RECOMPUTE, SHARDING
+from kuangchao_operator.layers.strategy.timing.step import StepTime
 
 RULE: Final = (
-    "the fewest ranks that divide the model, the least recomputation, the least sharding, the largest micro-batch"
+    "no full recomputation, then the fewest ranks that divide the model, the least recomputation and sharding, and the"
+    " largest micro-batch"
 )
 """What decides where no time is known, in words."""
 _ORDER: Final = tuple(Schedule)
 
-Clock = Callable[[Setting], StepEstimate | None]
+Clock = Callable[[Setting], StepTime | None]
 """The time of a step; None: not known for these devices or this model."""
 
 
@@ -25,7 +28,7 @@ class Scored(NamedTuple):
 
     setting: Setting
     need: int
-    step: StepEstimate | None
+    step: StepTime | None
 
 
 def key(scored: Scored, objective: Objective) -> tuple[int, ...]:
@@ -41,6 +44,7 @@ def by_rule(setting: Setting) -> tuple[int, ...]:
     """The order without a time: `RULE`."""
     layout = setting.layout
     return (
+        int(setting.recompute is Recompute.FULL),
         layout.tensor * layout.pipeline * layout.context,
         layout.expert_ranks,
         RECOMPUTE.index(setting.recompute),

@@ -14,7 +14,8 @@ from kuangchao_contracts.plan import (
 from kuangchao_operator.layers.strategy.footprint.budget import spared_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, open_axes
+from kuangchao_operator.layers.strategy.placement import island_of
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE
 
 FRAMEWORK = {"cpu": "kuangchao-cpu", "gpu": "kuangchao"}
 """Whose figures of the calibration hold for which kind of device."""
@@ -51,21 +52,23 @@ class Space(NamedTuple):
         return (self.pins[name],) if name in self.pins else found
 
 
-def space_of(request: PlanRequest, shape: DeviceShape, calibration: Calibration) -> Space:
-    """The space of a request on one class of devices."""
+def space_of(
+    request: PlanRequest, shape: DeviceShape, calibration: Calibration, opened: frozenset[str] = frozenset(RUNNABLE)
+) -> Space:
+    """The space of a request on one class of devices, over the axes that are open."""
     model, backend = request.model, FRAMEWORK[shape.kind]
     shaped = isinstance(model, TransformerModel)
     return Space(
         world=request.devices,
         per_pod=request.per_pod,
         per_node=shape.per_node,
-        island=shape.fabric.island if shape.fabric is not None else shape.per_node,
+        island=island_of(shape),
         global_batch=request.training.global_batch,
         training=request.training,
         model=model if isinstance(model, TransformerModel) else SHAPELESS,
         measured=model if isinstance(model, MeasuredModel) else None,
         known=model is not None,
-        pins=_pins(request, shaped=shaped),
+        pins=_pins(request, opened, shaped=shaped),
         backend=backend,
         budget=spared_bytes(shape.memory_bytes, backend, calibration) if shape.memory_bytes else None,
         managed=request.managed,
@@ -97,8 +100,8 @@ def pinned(parallelism: Parallelism) -> dict[str, Any]:
     return given
 
 
-def _pins(request: PlanRequest, *, shaped: bool) -> dict[str, Any]:
-    closed = {name: value for name, value in NEUTRAL.items() if name not in open_axes(request)}
+def _pins(request: PlanRequest, opened: frozenset[str], *, shaped: bool) -> dict[str, Any]:
+    closed = {name: value for name, value in NEUTRAL.items() if name not in opened}
     if not shaped:
         # a model without layers cannot be cut; its states can be sharded
         closed |= {name: value for name, value in NEUTRAL.items() if name != "sharding"}

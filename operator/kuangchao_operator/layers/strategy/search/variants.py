@@ -12,7 +12,7 @@ from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Recompute, Sharding
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, even, spared_ends
 from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
-from kuangchao_operator.layers.strategy.laws import divisors
+from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.search.layouts import Sketch, plain
 from kuangchao_operator.layers.strategy.search.space import Space
 

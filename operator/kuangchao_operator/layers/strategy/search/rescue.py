@@ -1,0 +1,170 @@
+"""Why nothing fits, by the layout that is closest to it, and what would fit. Pure."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kuangchao_contracts.parallel import Objective
+from kuangchao_contracts.plan import Infeasible, PlanRequest
+from kuangchao_contracts.units import human_bytes
+from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.search.best import Closest
+from kuangchao_operator.layers.strategy.search.plans import pinned_value
+from kuangchao_operator.layers.strategy.search.trial import Trial
+from kuangchao_operator.layers.strategy.search.words import costs, label
+
+PINS: Final = (
+    "micro_batch",
+    "recompute",
+    "sharding",
+    "data",
+    "sequence",
+    "context",
+    "tensor",
+    "pipeline",
+    "expert",
+    "virtual_stages",
+    "schedule",
+    "stage_layers",
+)
+"""Pins in the order in which a user would rather give them up."""
+DOUBLINGS: Final = 7
+BETWEEN: Final = 24
+"""Numbers of devices that are tried below the first doubling that fits."""
+MOST_HINTED: Final = 64
+"""Devices up to which a refusal names the plan that would fit if the worker could run it."""
+MESSAGE: Final = 1024
+
+
+class _Way(NamedTuple):
+    """One way out: the field to change, what it is now and should be, and words for it."""
+
+    field: str
+    value: str
+    nearest: str
+    words: str
+
+
+def rescue(tried: Trial) -> Infeasible:
+    """The refusal of a request of which nothing fits."""
+    closest = tried.search.closest
+    if closest is None:
+        return _no_layout(tried)
+    ways = [way for way in (_pin(tried, closest), _devices(tried)) if way is not None]
+    ways.append(_device(tried, closest))
+    words = "; or ".join(way.words for way in ways)
+    memory = tried.memory.stages(closest.setting)
+    fullest = max(memory, key=lambda stage: (stage.reserved_bytes, -stage.stage), default=None)
+    lines = "; ".join(fullest.arithmetic) if fullest is not None else "no model descriptor"
+    head = f"{label(closest.setting)} {tried.memory.refusal(closest.setting)} ({human_bytes(tried.shape.memory_bytes)}"
+    return Infeasible(
+        reason="Infeasible",
+        message=f"{head} device); would fit: {words}. {lines}"[:MESSAGE],
+        field=ways[0].field,
+        value=ways[0].value,
+        nearest=ways[0].nearest,
+        memory=memory,
+        rejected=laws.rejected_axes(tried.request),
+    )
+
+
+def _pin(tried: Trial, closest: Closest) -> _Way | None:
+    """A pin without which something fits, and its value in the best plan of those."""
+    request = tried.request
+    if not request.managed:
+        return _samples(tried, closest)
+    for name in PINS:
+        if getattr(request.parallelism, name) is None:
+            continue
+        loose = request.replace(parallelism=request.parallelism.replace(**{name: None}))
+        found = _best(tried.again(loose)) if laws.violated(loose) is None else None
+        if found is not None:
+            return _way(name, pinned_value(closest.setting, name), pinned_value(found, name))
+    return None
+
+
+def _samples(tried: Trial, closest: Closest) -> _Way | None:
+    """A command's share of the batch that would fit, were it split further."""
+    found = _best(tried.again(tried.request.replace(managed=True)))
+    if found is None:
+        return None
+    return _way("micro_batch", pinned_value(closest.setting, "micro_batch"), pinned_value(found, "micro_batch"))
+
+
+def _way(name: str, value: str, nearest: str) -> _Way:
+    first, *rest = name.split("_")
+    field = "parallelism." + first + "".join(word.title() for word in rest)
+    return _Way(field, value, nearest, f"{field} {nearest}")
+
+
+def _best(tried: Trial) -> Setting | None:
+    found = next(tried.search.ranked(), None)
+    return None if found is None else found.setting
+
+
+def _devices(tried: Trial) -> _Way | None:
+    """How many more devices would do; none does where every rank holds the whole model."""
+    request = tried.request
+    if not request.what_if or not request.managed:
+        return None
+    count = next((count for count in _counts(request) if _feasible(tried, count)), None)
+    if count is None:
+        return None
+    step = max(request.per_pod, (count - count // 2) // BETWEEN // request.per_pod * request.per_pod)
+    below = range(max(count // 2, request.devices) + step, count, step)
+    fewest = next((fewer for fewer in below if _feasible(tried, fewer)), count)
+    return _Way("devices.count", str(request.devices), str(fewest), f"{fewest} devices")
+
+
+def _counts(request: PlanRequest) -> Iterator[int]:
+    yield from (request.devices << doubling for doubling in range(1, DOUBLINGS + 1))
+
+
+def _feasible(tried: Trial, devices: int) -> bool:
+    """Whether something fits on so many devices of the same kind, were they there."""
+    nodes = -(-devices // tried.shape.per_node) * 2
+    pool = (tried.shape.replace(nodes=nodes),)
+    parallelism = tried.request.parallelism.replace(objective=Objective.TIME)
+    wish = tried.request.replace(devices=devices, shapes=pool, parallelism=parallelism)
+    return laws.violated(wish) is None and tried.again(wish).search.feasible()
+
+
+def _device(tried: Trial, closest: Closest) -> _Way:
+    """The memory of a device that would do."""
+    evidence = tried.evidence
+    need = max(closest.need, evidence.measured_bytes + 1 if evidence is not None else 0)
+    size = human_bytes(device_bytes_for(need, tried.search.space.backend, tried.known.calibration))
+    words = f"a device with {size} or more, a smaller model, or a smaller training.sequenceLength"
+    why = tried.closed("tensor")
+    if why:
+        words += f"; more devices do not help, since every data-parallel rank holds the whole model ({why})"
+        words += _what_if(tried)
+    return _Way("deviceMemory", human_bytes(tried.shape.memory_bytes), size, words)
+
+
+def _what_if(tried: Trial) -> str:
+    """What could be done if the worker ran every axis; for a few devices only, since a job's answer must be quick."""
+    request = tried.request
+    if not request.managed or request.devices > MOST_HINTED or not tried.search.space.shaped:
+        return ""
+    best = next(tried.again(request.replace(what_if=True)).search.ranked(), None)
+    if best is None:
+        return "; nor would it fit if the worker could split the model over these devices"
+    return f"; a what-if plan that fits: {label(best.setting)} ({costs(best, tried.search.space.budget)})"
+
+
+def _no_layout(tried: Trial) -> Infeasible:
+    """Pins that no single law forbids and that still leave no way to use every rank."""
+    space = tried.search.space
+    pins = ", ".join(f"parallelism.{name}={value}" for name, value in sorted(space.pins.items()))
+    return Infeasible(
+        reason="ContradictoryPlan",
+        field="devices.count",
+        value=str(space.world),
+        message=f"devices.count={space.world}: no split of the model keeps every law with training.globalBatch="
+        f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins or 'no pins'}"[
+            :MESSAGE
+        ],
+        rejected=laws.rejected_axes(tried.request),
+    )
