@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding
 from kuangchao_operator.layers.strategy.footprint.setting import Loss
 from kuangchao_operator.layers.strategy.footprint.shipped import load
+from kuangchao_operator.layers.strategy.timing.shipped import load as load_hardware
 
 PLAIN = {
     "id": "X1",
@@ -95,7 +96,7 @@ SIZES = ("layers", "heads", "ffn", "seq", "experts", "tp", "pp", "cp", "ep", "dp
     )
 )
 def test_whatever_numbers_a_row_has_it_gets_an_answer(sizes: dict[str, str]) -> None:
-    found = answer(row(**sizes), load())
+    found = answer(row(**sizes, gpu="H100-80GB"), load(), load_hardware())
     assert found.reason
     assert (found.feasible is None) == (found.allocated is None)
 
@@ -137,7 +138,7 @@ def test_like_is_compared_with_like() -> None:
 def test_a_layout_that_cannot_be_is_refused_whatever_its_memory() -> None:
     found = answer(row(gpus="12"), load())
     assert found.feasible is False
-    assert found.reason.startswith("devices=12 is not tensor 1 x pipeline 4")
+    assert found.reason.startswith("data=2 contradicts devices=12: tensor 1 x pipeline 4")
 
 
 def test_a_small_device_is_refused_with_the_numbers() -> None:
@@ -166,7 +167,8 @@ def test_the_command_prints_json_and_refuses_what_is_no_truth_file(
     assert main(["--truth", str(path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [one["id"] for one in printed["rows"]] == ["X1"]
-    assert printed["summary"]["stepSeconds"] == "not built"
+    assert printed["rows"][0]["stepSeconds"] is None, "the row names no device"
+    assert printed["summary"]["hardwareVersion"] == load_hardware().version
     path.write_text("id,model\n1,x\n")
     assert main(["--truth", str(path)]) == 2
     assert "no column source" in capsys.readouterr().err
