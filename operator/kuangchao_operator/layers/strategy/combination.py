@@ -28,8 +28,8 @@ def experts_with_tensor(sizes: Sizes) -> Contradiction | None:
     if (sizes.expert or 1) == 1 or (sizes.tensor or 1) == 1 or sizes.sequence is not False:
         return None
     message = (
-        f"expert={sizes.expert} with tensor={sizes.tensor} needs sequence parallelism, or every tensor rank sends the"
-        " same tokens; nearest legal sequence: true"
+        f"sequence=false with expert={sizes.expert} and tensor={sizes.tensor} has every tensor rank send the same"
+        " tokens to the experts; nearest legal sequence: true"
     )
     return Contradiction("sequence", "false", "true", message)
 

@@ -17,6 +17,9 @@ def world(sizes: Sizes) -> Contradiction | None:
     product, devices = prod(known.values()), sizes.devices
     if devices is None or (devices == product if len(known) == len(axes) else devices % product == 0):
         return None
+    large = [(name, size) for name, size in known.items() if size > 1]
+    if len(known) < len(axes) and len(large) == 1:
+        return divides(*large[0], devices, f"{devices} devices")
     rest, asked = product // known.get("data", 1), " x ".join(f"{name} {size}" for name, size in known.items())
     if len(known) == len(axes) and devices % rest == 0:
         nearest = str(devices // rest)

@@ -8,7 +8,9 @@ from kuangchao_operator.layers.strategy.runnable import NEUTRAL, open_axes
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
 _PATHS: Final = {"devices": "devices.count", "globalBatch": "training.globalBatch"}
-"""Where a request has a field that the laws of layouts call by its last name; the others are in `parallelism`."""
+"""Where a request has a field that the laws of layouts call by its last name."""
+_PINNED: Final = frozenset(field.alias for field in Parallelism.model_fields.values())
+"""What a user can pin, by wire name."""
 _BARE = re.compile(
     r"\b(devices|globalBatch|tensor|pipeline|context|data|expert|virtualStages|sequence|stageLayers|microBatch"
     r"|recompute|schedule)(?==|: (?:\d|\[|true|false|none))"
@@ -66,7 +68,8 @@ def as_infeasible(found: Contradiction, request: PlanRequest) -> Infeasible:
     """A broken law of layouts in the words of a request: fields by their whole path."""
     field = _path(found.field)
     message = _BARE.sub(lambda match: _path(match[1]), found.message)
-    if request.parallelism.mode is ParallelismMode.MANUAL and field.removeprefix("parallelism.") not in _given(request):
+    manual = request.parallelism.mode is ParallelismMode.MANUAL and found.field in _PINNED
+    if manual and found.field not in request.parallelism.wire():
         message = message.replace(
             f"{field}={found.value}", f"{field}={found.value} (Manual: what is not given is 1)", 1
         )
@@ -80,8 +83,5 @@ def as_infeasible(found: Contradiction, request: PlanRequest) -> Infeasible:
 
 
 def _path(name: str) -> str:
-    return _PATHS.get(name, f"parallelism.{name}")
-
-
-def _given(request: PlanRequest) -> frozenset[str]:
-    return frozenset(request.parallelism.wire())
+    """Of a pin, of another field of the request, or of the plan itself."""
+    return _PATHS.get(name, f"parallelism.{name}" if name in _PINNED else f"plan.{name}")
