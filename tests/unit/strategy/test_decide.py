@@ -1,5 +1,6 @@
 """The search: what it prefers, that it never changes the batch, and that equal requests give equal bytes."""
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -28,7 +29,7 @@ from kuangchao_contracts.tokens import Claims, Grant
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.service import StrategyService
-from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
+from kuangchao_operator.layers.strategy.shipped import Planner, knowledge, plan, replan
 
 MIB, GIB = 2**20, 2**30
 CAPABILITY = Capability(
@@ -289,3 +290,19 @@ async def test_the_service_replaces_no_plan_without_evidence() -> None:
     with pytest.raises(InvalidInputError) as refused:
         await StrategyService().replan(CAPABILITY, asked)
     assert refused.value.field == "request.measuredPeakBytes"
+
+
+async def test_the_service_leaves_the_event_loop_free_and_answers_equal_requests_once() -> None:
+    """The planner waits for the loop, which it could not do on the loop's own thread."""
+    loop, asked = asyncio.get_running_loop(), list[PlanRequest]()
+
+    class Waits(Planner):
+        def plan(self, wish: PlanRequest) -> PlanOutcome:
+            asked.append(wish)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=10)
+            return super().plan(wish)
+
+    service = StrategyService(Waits())
+    answers = await asyncio.gather(*(service.plan(CAPABILITY, request()) for _ in range(3)))
+    assert answers == [plan(request())] * 3
+    assert asked == [request()]
