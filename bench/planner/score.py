@@ -16,8 +16,8 @@ from bench.planner.timing import Timed, timed
 from kuangchao_operator.layers.strategy.footprint.budget import judge
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError
-from kuangchao_operator.layers.strategy.footprint.legality import contradiction
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak, peaks
+from kuangchao_operator.layers.strategy.legality import contradiction
 from kuangchao_operator.layers.strategy.timing.hardware import Hardware
 
 GIB = 2**30

@@ -1,7 +1,7 @@
 """Laws that a request must satisfy before anything is costed; each names the field, value and nearest legal one.
 
 Here are those of pods, pools, models and of what workers run; what a user pinned is judged by the laws of layouts
-(`footprint.legality`), as far as it says enough. Pure. A law returns the Infeasible it finds, or None.
+(`legality`), as far as it says enough. Pure. A law returns the Infeasible it finds, or None.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kuangchao_contracts.plan import DeviceShape, Infeasible, PlanRequest, Precision, RejectedAxis, StageMemory
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import modellaws
-from kuangchao_operator.layers.strategy.footprint.legality import broken, unsound
+from kuangchao_operator.layers.strategy.legality import broken, unsound
 from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.pins import as_infeasible, pinned_sizes

@@ -19,8 +19,8 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_operator.layers.strategy.fit.runs import FULLEST, Figure, Run
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.legality import contradiction
 from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Recomputed, Setting
+from kuangchao_operator.layers.strategy.legality import contradiction
 
 MAX_RUNS = 1000
 GIB = 2**30

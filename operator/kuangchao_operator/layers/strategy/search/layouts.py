@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.legality import contradiction
 from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
+from kuangchao_operator.layers.strategy.legality import contradiction
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.search.space import Space
 

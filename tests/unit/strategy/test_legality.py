@@ -9,8 +9,8 @@ from tests.unit.strategy.footprint.settings import LLAMA_8B, setting
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Experts
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.legality import Contradiction, contradiction
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.legality import Contradiction, contradiction
 
 QWEN_7B = LLAMA_8B.replace(heads=28, kv_heads=28, hidden=3584)
 MIXTRAL = LLAMA_8B.replace(experts=Experts(count=8, per_token=2, ffn=14336))
