@@ -57,6 +57,7 @@ SOFTWARE = Software(
     expert_overlap_permille=0,
     data_overlap_permille=500,
     gather_overlap_permille=500,
+    context_overlap_permille=800,
     pipeline_overlap_permille=500,
     gradient_bytes=4,
     update_bytes=32,

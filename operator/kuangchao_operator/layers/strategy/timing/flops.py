@@ -74,15 +74,13 @@ def score_operations(model: TransformerModel, sequence: int) -> int:
 def operations(setting: Setting) -> Operations:
     """Of one step: all micro-batches on all data-parallel ranks."""
     tokens = setting.micro_batch * setting.sequence_length * setting.micro_batches * setting.layout.data
-    needed, again = _token(
-        setting.model, setting.sequence_length, setting.recompute, setting.modules, setting.fused_attention
-    )
+    needed, again = _token(setting.model, setting.sequence_length, setting.recompute, setting.modules)
     return Operations(tokens * needed, tokens * (needed + again))
 
 
 @lru_cache(maxsize=1024)
 def _token(
-    model: TransformerModel, sequence: int, recompute: Recompute, modules: frozenset[Recomputed], fused: bool
+    model: TransformerModel, sequence: int, recompute: Recompute, modules: frozenset[Recomputed]
 ) -> tuple[int, int]:
     """Of one token, all layers: operations that the model needs, and those that recomputation adds."""
     head = 2 * model.hidden * model.vocab
@@ -93,7 +91,7 @@ def _token(
         forward = 2 * layer_weights(model, moe=moe) + score_operations(model, sequence)
         added = 2 * adapter_weights(model, moe=moe)
         needed += layers * (forward + added) + trained * _backward(model, sequence, moe=moe)
-        again += trained * recomputed(model, sequence, recompute, modules, fused, moe=moe)
+        again += trained * recomputed(model, sequence, recompute, modules, moe=moe)
     return needed, again
 
 
@@ -107,7 +105,6 @@ def recomputed(
     sequence: int,
     recompute: Recompute,
     modules: frozenset[Recomputed],
-    fused: bool,
     *,
     moe: bool,
 ) -> int:
@@ -117,8 +114,7 @@ def recomputed(
     scores = score_operations(model, sequence)
     if recompute is Recompute.FULL:
         return 2 * layer_weights(model, moe=moe) + scores
-    # a fused kernel computes scores again whoever asks for it: that is no choice, so it is not counted
-    core = scores if Recomputed.CORE_ATTENTION in modules and not fused else 0
+    core = scores if Recomputed.CORE_ATTENTION in modules else 0
     return core + sum(2 * m.weights for m in matrices(model, moe=moe) if again(m, modules))
 
 

@@ -92,6 +92,8 @@ class Software(Contract):
     """Of the reduction of gradients and the gathering of what was updated, hidden behind passes long enough."""
     gather_overlap_permille: Share
     """Of the same under full sharding."""
+    context_overlap_permille: Share
+    """Of keys and values passing by, hidden behind attention to those before them."""
     pipeline_overlap_permille: Share
     """Of sends between stages where chunks interleave."""
     gradient_bytes: Annotated[int, Field(ge=1, le=8)]

@@ -95,12 +95,13 @@ def layer_time(work: Work, clock: Clock, *, moe: bool) -> LayerTime:
     again = kernels.again / kernels.forward
     whole = 1.0 if work.recompute is Recompute.FULL else 0.0
     host = (software.host_expert_us if moe else software.host_forward_us) / 1e6
-    forward = Pass(kernels.forward, tensor * shown, expert * routed, _above(ring, kernels.attention))
+    passed = software.context_overlap_permille / 1000
+    forward = Pass(kernels.forward, tensor * shown, expert * routed, shown_of(ring, passed, kernels.attention))
     backward = Pass(
         kernels.inputs + kernels.again,
         tensor * shown * (1 + whole),
         expert * routed * (1 + whole),
-        _above(2 * ring, kernels.attention_backward) + whole * forward.context,
+        shown_of(2 * ring, passed, kernels.attention_backward) + whole * forward.context,
     )
     weight = kernels.weights
     # the processor launches kernels one by one: small ones wait for it
@@ -166,17 +167,20 @@ def _product(matrix: Matrix, work: Work, clock: Clock, software: Software) -> tu
 
 
 def _attention(work: Work, clock: Clock, software: Software) -> tuple[float, float]:
-    """Seconds forward and backward. Unfused, scores are written and read again and again, and none are skipped."""
+    """Seconds forward and backward. Unfused, scores are written and read again and again, and none are skipped; each
+    step of a ring adds its part to what the steps before it found."""
+    merged = 3 * (work.context - 1) * work.tokens * count.attention_out(work.model) / work.tensor
+    merging = clock.passes(1, merged, work.precision) if work.context > 1 else 0.0
     operations = work.tokens * flops.score_operations(work.model, work.sequence) / work.tensor
     if work.fused:
         time = clock.attention(operations * 1000 / software.attention_permille, work.precision)
-        return time, time * clock.curves.attention_backward_permille / 1000
+        return time + merging, time * clock.curves.attention_backward_permille / 1000 + merging
     width = count.heads(work.model).query / work.model.heads
     rows = work.tokens * work.model.heads / work.tensor
     scores = clock.matmul(rows, work.sequence, width, work.precision)
     values = clock.matmul(rows, width, work.sequence, work.precision)
     passes = clock.passes(software.score_passes, rows * work.sequence, work.precision)
-    return scores + values + passes, 2 * (scores + values + passes)
+    return scores + values + passes + merging, 2 * (scores + values + passes) + merging
 
 
 def _passes(work: Work, clock: Clock, software: Software, *, moe: bool) -> float:
@@ -211,7 +215,7 @@ def _again(
     modules = work.modules
     redone = [flops.again(m, modules) for m in flops.matrices(work.model, moe=moe)]
     time = added(p[0] for p, done in zip(products, redone, strict=True) if done)
-    if Recomputed.CORE_ATTENTION in modules and not work.fused:
+    if Recomputed.CORE_ATTENTION in modules:
         time += attention
     if Recomputed.OPERATORS in modules:
         return time + passes
@@ -261,6 +265,12 @@ def _ring(work: Work, clock: Clock) -> float:
     size = work.tokens * (width.key + width.value) * element(work.precision) / work.tensor
     links = clock.links.reach(work.context, work.tensor)
     return (work.context - 1) * collectives.send(size, links, clock.start)
+
+
+def shown_of(time: float, share: float, kernels: float) -> float:
+    """What shows of a transfer beside `kernels`: what they are too short for, and at least 1 - `share` of it, since a
+    transfer takes units and memory bandwidth from them."""
+    return max(time * (1 - share), time - kernels)
 
 
 def _above(time: float, hidden: float) -> float:

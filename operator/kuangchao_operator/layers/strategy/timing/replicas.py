@@ -17,7 +17,7 @@ from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.timing import collectives
 from kuangchao_operator.layers.strategy.timing.adding import added
 from kuangchao_operator.layers.strategy.timing.clock import Clock
-from kuangchao_operator.layers.strategy.timing.layer import LayerTime
+from kuangchao_operator.layers.strategy.timing.layer import LayerTime, shown_of
 from kuangchao_operator.layers.strategy.timing.machine import Reach
 from kuangchao_operator.layers.strategy.timing.stage import Counts
 
@@ -51,18 +51,12 @@ def owed(setting: Setting, counts: Counts, time: LayerTime, clock: Clock) -> tup
         share = software.gather_overlap_permille / 1000
         # a pipeline keeps parameters whole between its micro-batches
         times = setting.micro_batches if setting.layout.pipeline == 1 else 1
-        each = _exposed(moves.gather, share, forward) + _exposed(moves.gather + moves.scatter, share, backward)
+        each = shown_of(moves.gather, share, forward) + shown_of(moves.gather + moves.scatter, share, backward)
         return times * each + moves.reduce, moves.optimizer
     share = software.data_overlap_permille / 1000
     times = setting.micro_batches if setting.sharding is Sharding.GRADIENTS else 1
-    exposed = times * _exposed(moves.scatter, share, backward) + _exposed(moves.gather_updated, share, forward)
+    exposed = times * shown_of(moves.scatter, share, backward) + shown_of(moves.gather_updated, share, forward)
     return exposed + moves.reduce, moves.optimizer
-
-
-def _exposed(time: float, share: float, kernels: float) -> float:
-    """What shows of a transfer beside `kernels`: what they are too short for, and at least 1 - `share` of it, since a
-    transfer takes units and memory bandwidth from them."""
-    return max(time * (1 - share), time - kernels)
 
 
 @lru_cache(maxsize=8192)
