@@ -1,5 +1,7 @@
 """From a row's columns to a model descriptor: what the columns leave out is a fact of the model's family. Pure."""
 
+import re
+
 from bench.planner.rows import Row
 from kuangchao_contracts.plan import (
     Adapter,
@@ -22,6 +24,13 @@ _LATENT = {
 """Published config.json of each family."""
 _MEGATRON_LATENT = LatentAttention(kv_rank=32, nope_dim=128, rope_dim=64, value_dim=128)
 """Defaults of Megatron-LM's arguments: no query rank, kv-lora-rank 32."""
+_LATENT_FLAGS = {
+    "query_rank": "q-lora-rank",
+    "kv_rank": "kv-lora-rank",
+    "nope_dim": "qk-head-dim",
+    "rope_dim": "qk-pos-emb-head-dim",
+    "value_dim": "v-head-dim",
+}
 _DENSE_LAYERS = {"deepseek": 3, "kimi": 1, "moonlight": 1}
 _SHARED_FFN = {"deepseek": 2048, "kimi": 2048, "moonlight": 2816}
 _PLAIN = ("gpt", "mpt", "mt-nlg", "bert", "opt-", "bloom", "megatron", "nemotron-4", "15b")
@@ -62,6 +71,18 @@ def model_of(row: Row) -> TransformerModel:
         latent_attention=_latent(row, name),
         adapter=Adapter(rank=16) if "lora" in name else None,
     )
+
+
+def fuses_attention(row: Row) -> bool:
+    """Megatron-LM's own modules ("local") have no fused attention kernel."""
+    return row.text("attn") != "unfused" and "transformer-impl=local" not in row.notes
+
+
+def groups_experts(row: Row) -> bool:
+    """Megatron-LM's own tests compute experts one after another, unless a flag or their name says otherwise."""
+    if "functional_tests" not in row.text("source"):
+        return True
+    return "moe-grouped-gemm=true" in row.notes or "groupedgemm" in row.text("model").lower()
 
 
 def has_dropout(row: Row) -> bool:
@@ -120,7 +141,8 @@ def _learned_positions(row: Row, name: str) -> bool:
 def _latent(row: Row, name: str) -> LatentAttention | None:
     known = next((latent for word, latent in _LATENT.items() if word in name), None)
     if known is None and "multi-latent-attention" in row.notes:
-        return _MEGATRON_LATENT
+        given = {field: size for field, flag in _LATENT_FLAGS.items() if (size := row.flag(flag)) is not None}
+        return _MEGATRON_LATENT.replace(**given)
     return known
 
 
@@ -128,10 +150,16 @@ def _experts(row: Row, name: str) -> Experts | None:
     count = row.whole("experts")
     if count is None or count == 1:
         return None
+    shared = row.flag("moe-shared-expert-intermediate-size")
+    dense = re.search(r"moe-layer-freq=\(\[0\]\*(\d+)\+\[1\]", row.notes)
     return Experts(
         count=count,
         per_token=row.whole("topk") or 2,
         ffn=row.whole("moe_ffn") or row.whole("ffn") or 1,
-        shared_ffn=next((width for word, width in _SHARED_FFN.items() if word in name), 0),
-        dense_layers=next((layers for word, layers in _DENSE_LAYERS.items() if word in name), 0),
+        shared_ffn=shared if shared is not None else _of_family(_SHARED_FFN, name),
+        dense_layers=int(dense.group(1)) if dense else _of_family(_DENSE_LAYERS, name),
     )
+
+
+def _of_family(known: dict[str, int], name: str) -> int:
+    return next((value for word, value in known.items() if word in name), 0)

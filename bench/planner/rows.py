@@ -1,6 +1,7 @@
 """Rows of a truth file as they stand: named columns, empty cells as None. Judges nothing."""
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,11 @@ class Row:
             return float(self.text(name))
         except ValueError:
             return None
+
+    def flag(self, name: str) -> int | None:
+        """The whole number of `name=number` in the notes."""
+        found = re.search(rf"\b{re.escape(name)}=(\d+)", self.notes)
+        return int(found.group(1)) if found else None
 
     @property
     def id(self) -> str:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from bench.planner.models import UnsupportedRowError, has_dropout, model_of
+from bench.planner.models import UnsupportedRowError, fuses_attention, groups_experts, has_dropout, model_of
 from bench.planner.rows import Row
 from bench.planner.sources import Source, Split, source_of
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding, TransformerModel
@@ -70,9 +70,10 @@ def _setting(row: Row, source: Source, model: TransformerModel) -> Setting:
         recompute=recompute,
         modules=modules,
         schedule=Schedule.INTERLEAVED if layout.virtual > 1 else Schedule.ONE_F_ONE_B,
-        fused_attention=row.text("attn") != "unfused",
+        fused_attention=fuses_attention(row),
         dropout=has_dropout(row),
         loss=_loss(row, source, layout),
+        grouped_experts=groups_experts(row),
         allocator="expandable" if "expandable" in row.notes else source.allocator,
     )
 
@@ -96,7 +97,12 @@ def _layout(row: Row, model: TransformerModel) -> Layout:
         sequence=row.text("sp") == "1" and tensor > 1,
         vocab_whole="galvatron" in row.text("source").lower() and "vtp" not in row.notes,
     )
-    return replace(layout, stage_layers=_stage_layers(row, model, layout))
+    instances = row.flag("num-distributed-optimizer-instances") or 1
+    return replace(
+        layout,
+        stage_layers=_stage_layers(row, model, layout),
+        shard_ranks=max(1, layout.replicas // instances) if instances > 1 else 0,
+    )
 
 
 def _virtual(row: Row) -> int:
@@ -108,24 +114,18 @@ def _virtual(row: Row) -> int:
 
 def _expert_tensor(row: Row, tensor: int, expert: int, ranks: int) -> int:
     """Megatron-LM's default is the tensor size; where the ranks do not suffice for that, experts are whole."""
-    given = re.search(r"expert-tensor-parallel-size=(\d+)", row.notes)
+    given = row.flag("expert-tensor-parallel-size")
     if given:
-        return int(given.group(1))
+        return given
     return tensor if row.whole("experts") and ranks % (expert * tensor) == 0 else 1
 
 
 def _stage_layers(row: Row, model: TransformerModel, layout: Layout) -> tuple[int, ...] | None:
-    first = re.search(r"decoder-first-pipeline-num-layers=(\d+)", row.notes)
-    last = re.search(r"decoder-last-pipeline-num-layers=(\d+)", row.notes)
+    first, last = row.flag("decoder-first-pipeline-num-layers"), row.flag("decoder-last-pipeline-num-layers")
     if layout.virtual > 1 or not (first or last):
         return None
     try:
-        return outer(
-            model.layers,
-            layout.pipeline,
-            int(first.group(1)) if first else None,
-            int(last.group(1)) if last else None,
-        )
+        return outer(model.layers, layout.pipeline, first, last)
     except ImpossibleLayoutError as error:
         raise UnsupportedRowError(str(error)) from error
 

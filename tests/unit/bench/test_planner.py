@@ -44,6 +44,9 @@ PLAIN = {
 }
 
 
+GOLDEN = "NVIDIA/Megatron-LM:tests/functional_tests/test_cases/moe/x"
+
+
 def row(**changes: str) -> Row:
     return Row(cells={**dict.fromkeys(COLUMNS, ""), **PLAIN, **changes})
 
@@ -55,6 +58,23 @@ def test_a_row_becomes_a_setting() -> None:
     assert wish.model.tied_embeddings
     assert wish.dropout
     assert not wish.fused_attention
+
+
+def test_flags_of_a_golden_test_say_what_its_columns_do_not() -> None:
+    shape = {"attn": "auto", "pp": "1", "dp": "8", "experts": "8", "topk": "2", "ep": "2", "source": GOLDEN}
+    (plain,) = settings_of(row(**shape))
+    assert (plain.layout.dense_shards, plain.fused_attention, plain.grouped_experts) == (8, True, False)
+    flags = (
+        "num-distributed-optimizer-instances=2; transformer-impl=local; moe-grouped-gemm=True;"
+        " moe-shared-expert-intermediate-size=512; moe-layer-freq=([0]*1+[1]*11); multi-latent-attention=True;"
+        " q-lora-rank=1536; kv-lora-rank=512"
+    )
+    (told,) = settings_of(row(**shape, notes=flags))
+    assert (told.layout.dense_shards, told.fused_attention, told.grouped_experts) == (4, False, True)
+    assert told.model.experts is not None
+    assert (told.model.experts.shared_ffn, told.model.experts.dense_layers) == (512, 1)
+    assert told.model.latent_attention is not None
+    assert (told.model.latent_attention.query_rank, told.model.latent_attention.kv_rank) == (1536, 512)
 
 
 def test_open_columns_are_the_planners_to_fill_where_the_source_means_it_so() -> None:

@@ -90,7 +90,7 @@ def test_by_operator_every_other_product_is_kept() -> None:
 def test_a_token_costs_what_the_experts_that_it_visits_keep() -> None:
     model = LLAMA_8B.replace(experts=Experts(count=64, per_token=6, ffn=1408, shared_ffn=2816))
     plain = kept(setting(LLAMA_8B.replace(ffn=1)))
-    routed = 6 * (2 * 4096 + 3 * 2 * 1408)
+    routed = 6 * (2 * 2 * 4096 + 3 * 2 * 1408)  # in and out of each expert, and within
     assert kept(setting(model), moe=True) - plain == 2048 * (routed + 3 * 2 * 2816 + 2 * 4 * 64 - 6)
     hot = setting(model, expert_imbalance_permille=1500)
     assert kept(hot, moe=True) - kept(setting(model), moe=True) == 2048 * routed // 2

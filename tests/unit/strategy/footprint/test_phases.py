@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, LLAMA_70B, setting
 
-from kuangchao_contracts.plan import Bias, Norm, Optimizer, Precision, Recompute, Sharding, TransformerModel
+from kuangchao_contracts.plan import Bias, Experts, Norm, Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.budget import judge, usable_bytes
 from kuangchao_operator.layers.strategy.footprint.layout import Layout, outer
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
@@ -150,6 +150,14 @@ def test_seventy_billion_do_not_fit_sixteen_cards_of_32_gb_before_any_activation
     states = run(wish)[0]
     assert states.parameters_bytes + states.gradients_bytes + states.optimizer_bytes > 63 * GIB
     assert fits(replace(wish, precision=Precision.BF16_PURE), 80)
+
+
+def test_grouped_products_of_experts_have_a_workspace_of_their_own() -> None:
+    model = LLAMA_8B.replace(experts=Experts(count=8, per_token=2, ffn=1024, dense_layers=16))
+    wish = setting(model, layout=Layout(pipeline=2), micro_batches=2)
+    grouped, apart = peaks(wish, CALIBRATION), peaks(replace(wish, grouped_experts=False), CALIBRATION)
+    extra = [one.parts.workspace - other.parts.workspace for one, other in zip(grouped, apart, strict=True)]
+    assert extra == [0, CALIBRATION.backends["megatron"].expert_workspace_bytes], "the first stage has none"
 
 
 def test_an_uneven_pipeline_is_judged_by_its_fullest_stage() -> None:

@@ -169,5 +169,7 @@ def _experts(setting: Setting, backend: Backend) -> tuple[Tensor, ...]:
         Tensor("dispatched tokens", linear * model.hidden * seen, divided, Recomputed.EXPERTS, by_operator=True),
         Tensor("up and gate of experts", element * inner * (2 if model.gated_ffn else 1), divided, Recomputed.EXPERTS),
         Tensor("input of the experts' down projection", linear * inner, divided, Recomputed.EXPERT_ACTIVATION),
+        # the router's gradient is a product with it
+        Tensor("output of experts", element * model.hidden * seen, divided, Recomputed.EXPERTS),
         *shared,
     )

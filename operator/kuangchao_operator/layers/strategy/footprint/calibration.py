@@ -49,6 +49,8 @@ class Backend(Contract):
     vocab_multiple: Annotated[int, Field(ge=1, le=1024)] = 1
     workspace_bytes: Bytes = 0
     """Inside the allocator: workspaces of libraries."""
+    expert_workspace_bytes: Bytes = 0
+    """The same for grouped products of experts, on stages that have them."""
     runtime_bytes: Bytes
     """Outside the allocator: context, kernels, communicator buffers."""
     gathered_layers: Small = 0

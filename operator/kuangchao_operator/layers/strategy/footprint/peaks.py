@@ -112,11 +112,15 @@ def _parts(stage: Stage, states: StateMemory, setting: Setting, backend: Backend
         whole_gradients=buffers.reduced_bytes(stage, setting, backend),
         communication=buffers.communication_bytes(setting, backend),
         buckets=buffers.bucket_bytes(states.gradients, setting, backend),
-        workspace=backend.workspace_bytes,
+        workspace=backend.workspace_bytes + (backend.expert_workspace_bytes if _grouped(stage, setting) else 0),
         optimizer_step=states.updated * backend.step_bytes,
         snapshot=(states.parameters + states.optimizer) * backend.snapshot_permille // 1000,
         buffers=stage.fixed,
     )
+
+
+def _grouped(stage: Stage, setting: Setting) -> bool:
+    return setting.grouped_experts and stage.held.expert > 0
 
 
 def _phases(stage: Stage, states: StateMemory, parts: Parts, *, accumulates: bool) -> Phases:

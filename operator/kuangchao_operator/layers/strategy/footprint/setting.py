@@ -62,6 +62,8 @@ class Setting:
     allocator: str = "default"
     offload: Offload = Offload.NONE
     expert_imbalance_permille: int = 1000
+    grouped_experts: bool = True
+    """Whether the experts of a rank are computed by one grouped product, not one after another."""
 
     @property
     def tokens(self) -> int:
