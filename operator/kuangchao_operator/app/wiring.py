@@ -208,7 +208,9 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     metrics = Metrics(cache, watches, utc_now(), lambda: len(loops))
     metrics.follow_policy(lambda: policies.current.generation, lambda: policy.stale)
     anchor = AuditAnchor(writer, settings.namespace)
-    checkpointer = Checkpointer(settings.audit_dir, sink, issuer, anchor.publish, say, time.time)
+    checkpointer = Checkpointer(
+        settings.audit_dir, sink, issuer, anchor.publish, say, time.time, anchor.noted, anchor.put_aside
+    )
     metrics.follow_checkpoints(lambda: checkpointer.age, lambda: checkpointer.refused)
     metrics.follow_audit(sink, archive)
     return Parts(

@@ -9,13 +9,16 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
 from kuangchao_contracts import notes
 from kuangchao_contracts.errors import KuangchaoError
-from kuangchao_contracts.notes import CheckpointRefusedError, CheckpointRequest
+from kuangchao_contracts.merkle import Frontier, leaf_hash
+from kuangchao_contracts.notes import AuditKeys, BadNoteError, Checkpoint, CheckpointRefusedError, CheckpointRequest
 from kuangchao_operator.audit import schema, tree
+from kuangchao_operator.audit.shards import shards
 from kuangchao_operator.audit.tree import Head
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,9 @@ class Issuer(Protocol):
     def sign_checkpoint(self, request: CheckpointRequest) -> Awaitable[str]:
         """A new note. Raises CheckpointRefusedError."""
 
+    def audit_keys(self) -> Awaitable[AuditKeys]:
+        """The keys that notes are signed by."""
+
 
 class Store(Protocol):
     """What is needed of the audit sink."""
@@ -48,8 +54,20 @@ class Store(Protocol):
         """Keep a note in the file of its day."""
 
 
+async def nothing() -> str | None:
+    """The note outside the store where none is kept that a restart could find."""
+    return None
+
+
+async def nowhere(_: str) -> None:
+    """Where such notes are put aside then."""
+
+
 class Checkpointer:
-    """One per store."""
+    """One per store.
+
+    `noted` gives the note that `anchor` replaces; `put_aside` keeps it when the store does not continue it.
+    """
 
     def __init__(
         self,
@@ -59,9 +77,12 @@ class Checkpointer:
         anchor: Callable[[str], Awaitable[None]],
         announce: Callable[[str], None],
         clock: Callable[[], float],
+        noted: Callable[[], Awaitable[str | None]] = nothing,
+        put_aside: Callable[[str], Awaitable[None]] = nowhere,
     ) -> None:
         self._directory, self._store, self._issuer = directory, store, issuer
-        self._anchor, self._announce, self._clock = anchor, announce, clock
+        self._anchor, self._announce, self._clock, self._noted = anchor, announce, clock, noted
+        self._put_aside, self._looked_outside = put_aside, False
         self._signed: Head | None = None
         self._signed_at = self._started = clock()
         self._closed_before: date | None = None
@@ -108,8 +129,34 @@ class Checkpointer:
             self._signed, self._signed_at, self._to_anchor = head, self._clock(), note
             self._announce(line(note))
         if self._to_anchor is not None:
+            if not self._looked_outside:
+                await self._keep_evidence()
             await self._anchor(self._to_anchor)
             self._to_anchor = None
+
+    async def _keep_evidence(self) -> None:
+        """See once whether the store continues the note outside; what it does not continue is put aside for good.
+
+        Store and issuer may have been set back together, so that neither of them knows better.
+        """
+        noted = await self._noted()
+        broken = await self._break_after(noted) if noted is not None else ""
+        if noted is not None and broken:
+            await self._put_aside(noted)
+            self.refused += 1
+            log.warning("audit checkpoint: the store does not continue the note outside, see audit verify: %s", broken)
+        self._looked_outside = True
+
+    async def _break_after(self, noted: str) -> str:
+        """Why the store does not continue a note; "" when it does."""
+        try:
+            said = notes.check(noted, await self._issuer.audit_keys())
+        except BadNoteError as error:
+            return str(error)
+        found = await asyncio.to_thread(_root_of, self._directory, said)
+        if found == said.root:
+            return ""
+        return f"{said.size} records of {said.day} " + ("have another root" if found else "are not all here any more")
 
     async def _close_days(self, today: date) -> None:
         """Sign the end of every earlier day, oldest first: the issuer goes back to no day that another one followed."""
@@ -167,6 +214,20 @@ def line(note: str) -> str:
     said = notes.parse(note)
     fields = {"event": "audit checkpoint", "day": said.day.isoformat(), "size": said.size, "checkpoint": note}
     return json.dumps(fields, sort_keys=True)
+
+
+def _root_of(directory: Path, said: Checkpoint) -> str:
+    """Root of the day's first records, as many as a note is about, read one by one; "" when there are not so many.
+
+    Raises StorageError.
+    """
+    shard = next((shard for shard in shards(directory) if shard.day == said.day), None)
+    if shard is None:
+        return ""
+    if shard.gone and shard.summary is not None:
+        return shard.summary.root if shard.summary.size == said.size else ""
+    grown = Frontier().extend(map(leaf_hash, islice(shard.bodies(), said.size)))
+    return grown.root().hex() if grown.end == said.size else ""
 
 
 def _unsigned(path: Path) -> Head | None:

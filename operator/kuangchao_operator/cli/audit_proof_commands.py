@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 VERIFY_PATH, PROVE_PATH = "/v1/audit/verify", "/v1/audit/prove"
 TRUST, TRUST_KEY = "kuangchao-trust", "audit-keys.json"
-ANCHOR, ANCHOR_KEY = "kuangchao-audit-head", "checkpoint"
+ANCHOR, ANCHOR_KEY, BROKEN = "kuangchao-audit-head", "checkpoint", "broken."
+MAX_ANCHORS = 64
 Directory = Annotated[
     Path | None,
     typer.Option(exists=True, file_okay=False, help="A store, or a copy of one; without it: the cluster's."),
@@ -217,18 +218,29 @@ def _verify_cluster(
     if keys is None:
         keys = AuditKeys.model_validate_json(_published(cluster, namespace, TRUST, TRUST_KEY))
     # read before the store is, so that it can only have grown since
-    anchors = anchors or (_published(cluster, namespace, ANCHOR, ANCHOR_KEY),)
+    anchors = anchors or _noted_outside(cluster, namespace)
     with governance(cluster, namespace) as port:
         return verified(port, keys, anchors), keys, anchors
 
 
+def _noted_outside(cluster: Cluster, namespace: str) -> tuple[str, ...]:
+    """The newest checkpoint, and those that the operator found not to be continued. Raises UnavailableError."""
+    newest = _published(cluster, namespace, ANCHOR, ANCHOR_KEY)
+    broken = [note for key, note in sorted(_data(cluster, namespace, ANCHOR).items()) if key.startswith(BROKEN)]
+    return (newest, *broken[: MAX_ANCHORS - 1])
+
+
 def _published(cluster: Cluster, namespace: str, name: str, key: str) -> str:
     """A value of a ConfigMap, read from the API server. Raises UnavailableError while it is not there."""
-    found = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
-    value = (found.get("data") or {}).get(key)
+    value = _data(cluster, namespace, name).get(key)
     if not value:
         raise UnavailableError(f"ConfigMap {namespace}/{name} has no {key} yet")
-    return str(value)
+    return value
+
+
+def _data(cluster: Cluster, namespace: str, name: str) -> dict[str, str]:
+    found = cluster.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+    return dict(found.get("data") or {})
 
 
 def _noted(text: str) -> list[str]:

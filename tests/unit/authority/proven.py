@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.auditproof import VerifyReport
-from kuangchao_contracts.notes import CheckpointRequest
+from kuangchao_contracts.notes import AuditKeys, CheckpointRequest
 from kuangchao_operator.audit import schema
 from kuangchao_operator.audit.checkpoints import Checkpointer
 from kuangchao_operator.audit.store import AuditStore, Entry
@@ -26,6 +26,7 @@ class Proven:
         self.directory, self.keys_directory, self.clock = directory / "audit", directory / "keys", Clock()
         self.down: set[str] = set()
         self.anchors: list[str] = []
+        self.evidence: list[str] = []
         self.lines: list[str] = []
         self.asked: list[CheckpointRequest] = []
         self.start()
@@ -33,7 +34,9 @@ class Proven:
     def start(self) -> None:
         self.witness = Witness(self.keys_directory, ISSUER, self.clock)
         self.store = AuditStore(self.directory, self.clock)
-        self.checkpointer = Checkpointer(self.directory, self, self, self.anchor, self.lines.append, self.clock)
+        self.checkpointer = Checkpointer(
+            self.directory, self, self, self.anchor, self.lines.append, self.clock, self.noted, self.put_aside
+        )
 
     def restart(self) -> None:
         self.store.close()
@@ -78,6 +81,16 @@ class Proven:
     async def anchor(self, note: str) -> None:
         self._reach("anchor", e.UnavailableError)
         self.anchors.append(note)
+
+    async def noted(self) -> str | None:
+        return self.anchors[-1] if self.anchors else None
+
+    async def put_aside(self, note: str) -> None:
+        self._reach("evidence", e.UnavailableError)
+        self.evidence.append(note)
+
+    async def audit_keys(self) -> AuditKeys:
+        return self.witness.keys
 
     def _reach(self, part: str, error: Callable[[str], e.KuangchaoError]) -> None:
         if part in self.down:

@@ -1,6 +1,7 @@
 """When the record is signed, where the note goes, and that nothing which fails or restarts leaves a gap in it."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 from kuangchao_contracts import errors as e
 from kuangchao_contracts import notes
 from kuangchao_contracts.notes import CheckpointRefusedError
-from kuangchao_operator.audit import schema, tree
+from kuangchao_operator.audit import retention, schema, tiering, tree
 from kuangchao_operator.audit.checkpoints import due
 from kuangchao_operator.audit.tree import Head
+from kuangchao_operator.audit.verify import verify
 from tests.unit.authority.kit import NOW
 from tests.unit.authority.proven import DAY, Proven
 
@@ -209,3 +211,68 @@ async def test_peaks_that_were_damaged_are_made_anew_from_the_records(world: Pro
     assert world.store.tree.root == root
     await world.signed(3)
     assert notes.parse(world.anchors[-1]).size == 72
+
+
+class TestTheNoteOutside:
+    """Store and issuer are on one claim: whoever puts back an older copy of it sets both back."""
+
+    async def set_back(self, world: Proven, to: int, later: int) -> None:
+        """A copy after so many records, more of them, and the copy put in place of it all."""
+        await world.signed(to)
+        for folder in (world.directory, world.keys_directory):
+            shutil.copytree(folder, folder.with_name(f"{folder.name}-copy"))
+        await world.signed(later)
+        world.store.close()
+        for folder in (world.directory, world.keys_directory):
+            shutil.rmtree(folder)
+            folder.with_name(f"{folder.name}-copy").rename(folder)
+        world.start()
+
+    @pytest.mark.parametrize("more", [1, 4, 20])
+    async def test_it_is_put_aside_before_another_history_replaces_it(self, world: Proven, more: int) -> None:
+        await self.set_back(world, 3, 4)
+        genuine = world.anchors[-1]
+        world.down = {"evidence"}
+        world.add(more, "another history")
+        with pytest.raises(e.UnavailableError):
+            await world.checkpointer.tick()
+        assert world.anchors[-1] == genuine, "it would be lost"
+        world.down = set()
+        for _ in range(2):
+            world.add(1)
+            world.clock.now += 11
+            await world.checkpointer.tick()
+        assert (world.evidence, world.checkpointer.refused) == ([genuine], 1)
+        assert notes.parse(world.anchors[-1]).size == 3 + more + 2
+        assert world.verify().ok, "of itself the store is whole"
+        (problem,) = verify(world.directory, world.witness.keys, world.evidence).problems
+        assert "the anchor" in problem
+
+    async def test_nor_by_a_store_with_other_keys(self, world: Proven) -> None:
+        await world.signed(3)
+        world.store.close()
+        for folder in (world.directory, world.keys_directory):
+            shutil.rmtree(folder)
+        world.start()
+        world.add(3)
+        await world.checkpointer.tick()
+        assert world.evidence == world.anchors[:1]
+
+    @pytest.mark.parametrize("days", [0, 1, 3])
+    async def test_it_is_replaced_by_what_continues_it(self, world: Proven, days: int) -> None:
+        await world.signed(3)
+        world.clock.now += days * DAY
+        world.restart()
+        if days:
+            tiering.move(world.directory, TODAY)
+        world.add(2)
+        world.clock.now += 11
+        await world.checkpointer.tick()
+        assert len(world.anchors) == 2
+        assert (world.checkpointer.refused, world.evidence) == (0, [])
+        if days:
+            retention.bury(world.directory, TODAY)
+            world.anchors.pop()
+            world.restart()
+            await world.checkpointer.tick()
+            assert len(world.anchors) == 2, "a tombstone continues it too"

@@ -183,6 +183,16 @@ def test_a_cluster_that_lies_about_its_rows_cannot_lie_about_the_anchor(
     )  # fmt: skip
 
 
+def test_a_note_that_the_operator_put_aside_is_not_forgotten(copy: Copy, release: dict[str, dict[str, str]]) -> None:
+    other = Proven(copy.store.parent / "other")
+    asyncio.run(other.signed(20))
+    other.store.close()
+    release["kuangchao-audit-head"]["broken.2027-01-15.20"] = other.anchors[-1]
+    result = run("verify", "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["anchors"]) == (1, 2)
+    assert "anchor: no known key has signed the checkpoint" in json.loads(result.stdout)["problems"]
+
+
 @pytest.mark.parametrize("name", ["kuangchao-trust", "kuangchao-audit-head"])
 def test_a_cluster_without_keys_or_anchor(release: dict[str, dict[str, str]], name: str) -> None:
     release[name].clear()
