@@ -129,7 +129,7 @@ def shapes(pool: ResourcePoolSpec, descriptors: Iterable[NodeDescriptor]) -> tup
     for coarser in (_any_memory, _power_of_two):
         if len(merged) > MAX_SHAPES:
             merged = _merged(merged, coarser)
-    return tuple(sorted(merged, key=lambda s: (s.kind, s.model, s.memory_bytes, s.per_node)))
+    return tuple(sorted(merged, key=lambda s: (s.kind, s.model, s.memory_bytes, s.per_node, s.nodes, s.canonical())))
 
 
 def _shape(pool: ResourcePoolSpec, descriptor: NodeDescriptor) -> DeviceShape | None:

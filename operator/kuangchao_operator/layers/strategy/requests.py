@@ -7,10 +7,11 @@ from kuangchao_contracts.plan import DeviceShape, PlanRequest
 
 
 def plan_request(spec: TrainingJobSpec, pool: ResourcePoolSpec, shapes: tuple[DeviceShape, ...]) -> PlanRequest:
-    """The request for a job on a pool. Shapes are put in order, so that their order cannot change the plan."""
+    """The request for a job on a pool. Shapes are put in order, the one of pools, so that it cannot change the plan."""
     wanted = (spec.devices.type or pool.device_type).value
     fitting = sorted(
-        (s for s in shapes if s.kind == wanted), key=lambda s: (s.model, s.memory_bytes, s.per_node, s.nodes)
+        (s for s in shapes if s.kind == wanted),
+        key=lambda s: (s.model, s.memory_bytes, s.per_node, s.nodes, s.canonical()),
     )
     return PlanRequest(
         devices=spec.devices.count,
