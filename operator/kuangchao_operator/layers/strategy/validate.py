@@ -1,0 +1,288 @@
+"""Whether a plan keeps every law, be it from the search or written by hand: refused with reason, or fine. Pure.
+
+Nothing that the plan says is believed: its groups, its batch, the memory of its stages and the order of its schedule
+are judged anew for the request that it is for. It changes nothing and never turns a refusal into a warning.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.parallel import Objective, Schedule
+from kuangchao_contracts.plan import Axis, Infeasible, ParallelismMode, ParallelPlan, PlanRequest, TransformerModel
+from kuangchao_contracts.units import human_bytes
+from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.groups import overlays, uncovered
+from kuangchao_operator.layers.strategy.knowledge import Knowledge
+from kuangchao_operator.layers.strategy.legality import broken, unsound
+from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
+from kuangchao_operator.layers.strategy.pins import as_infeasible
+from kuangchao_operator.layers.strategy.placement import island_of
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
+from kuangchao_operator.layers.strategy.schedule.proof import prove
+from kuangchao_operator.layers.strategy.schedule.waits import DeadlockError
+from kuangchao_operator.layers.strategy.search.need import Memory
+from kuangchao_operator.layers.strategy.search.plans import setting_of
+from kuangchao_operator.layers.strategy.search.space import space_of
+from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes, sizes_of
+
+IDLES: Final = frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1})
+"""Schedules in which every stage but one waits for a while in each step."""
+
+
+class Case(NamedTuple):
+    """What a rule is judged on."""
+
+    plan: ParallelPlan
+    request: PlanRequest
+    known: Knowledge
+    setting: Setting
+
+
+Rule = Callable[[Case], Contradiction | None]
+
+
+def violation(plan: ParallelPlan, request: PlanRequest, known: Knowledge) -> Infeasible | None:
+    """The first law that a plan for a request breaks, with the offending numbers and the nearest legal value."""
+    found = laws.violated(request)
+    if found is not None:
+        return found
+    case = Case(plan, request, known, setting_of(plan, request))
+    wrong = next((why for rule in RULES if (why := rule(case)) is not None), None)
+    return as_infeasible(wrong, request) if wrong is not None else _memory(case)
+
+
+def _size(case: Case) -> Contradiction | None:
+    """The plan is for this many devices, in such pods, and for this batch."""
+    plan, request = case.plan, case.request
+    fewer = request.what_if and request.parallelism.objective is Objective.DEVICES
+    if plan.world_size != request.devices and not (fewer and plan.world_size < request.devices):
+        return _differs("worldSize", plan.world_size, request.devices, "devices.count")
+    if plan.per_pod != request.per_pod:
+        return _differs("perPod", plan.per_pod, request.per_pod, "devices.perPod")
+    if plan.pods * plan.per_pod != plan.world_size:
+        return _differs("pods", plan.pods, plan.world_size // plan.per_pod, "worldSize / perPod")
+    if plan.managed != request.managed:
+        return _differs("managed", plan.managed, request.managed, "spec.task")
+    if plan.global_batch != request.training.global_batch:
+        return _differs("globalBatch", plan.global_batch, request.training.global_batch, "training.globalBatch")
+    return None
+
+
+def _pins(case: Case) -> Contradiction | None:
+    """What the user pinned stands in the plan, and axes that workers do not run do nothing in it."""
+    wish, wire = case.request.parallelism.wire(), case.plan.wire()
+    opened = open_axes(case.request)
+    manual = case.request.parallelism.mode is ParallelismMode.MANUAL
+    for name in (*NEUTRAL, "data", "microBatch"):
+        neutral = _plain(NEUTRAL.get(name, 1))
+        written = wire.get(name, neutral)
+        if written != wish.get(name, neutral if manual else written):
+            return _differs(name, written, wish.get(name, neutral), f"spec.parallelism.{name}")
+        if name not in opened and written != neutral:
+            why = f"{name}={_shown(written)}: {closed_reason(case.request)}"
+            message = f"{why}; nearest legal {name}: {_shown(neutral)}"
+            return Contradiction(name, _shown(written), _shown(neutral), message)
+    return None
+
+
+def _layout(case: Case) -> Contradiction | None:
+    """Every law of layouts. A tensor size beyond an island of fast links is the user's to pin."""
+    sizes = _sizes(case)
+    forced = case.request.parallelism.tensor is not None
+    shape = min(laws.hosts(case.request), key=island_of)
+    return broken(sizes) or unsound(sizes, None if forced else island_of(shape))
+
+
+def _sizes(case: Case) -> Sizes:
+    """A model that is known by its sizes only has no heads or layers to judge."""
+    batch = case.plan.global_batch if case.plan.managed else None
+    sizes = sizes_of(case.setting, case.plan.world_size)._replace(global_batch=batch)
+    return sizes if isinstance(case.request.model, TransformerModel) else sizes._replace(model=None)
+
+
+def _batch(case: Case) -> Contradiction | None:
+    """Micro-batches of all ranks make up the batch, none is lost."""
+    plan = case.plan
+    whole = plan.micro_batch * plan.accumulation_steps * plan.data
+    if not plan.managed or whole == plan.global_batch:
+        return None
+    share = plan.global_batch // plan.data
+    steps = str(share // plan.micro_batch) if share % plan.micro_batch == 0 else either(nearest_divisors(share, 1))
+    return Contradiction(
+        "accumulationSteps",
+        plan.accumulation_steps,
+        steps,
+        f"microBatch {plan.micro_batch} x accumulationSteps {plan.accumulation_steps} x data {plan.data} = {whole}"
+        f" samples, and globalBatch is {plan.global_batch}; nearest legal accumulationSteps: {steps}",
+    )
+
+
+def _even_layers(case: Case) -> Contradiction | None:
+    """Layers that do not come out even are placed by name: frameworks were seen to drop the rest."""
+    plan, model = case.plan, case.request.model
+    stages = plan.pipeline * plan.virtual_stages
+    if not isinstance(model, TransformerModel) or plan.stage_layers or model.layers % stages == 0:
+        return None
+    nearest = either(nearest_divisors(model.layers, stages))
+    return Contradiction(
+        "stageLayers",
+        "even",
+        f"{stages} numbers that sum to {model.layers}",
+        f"stageLayers: {model.layers} layers do not come out even on pipeline {plan.pipeline} x virtualStages"
+        f" {plan.virtual_stages} = {stages} stages, and the plan does not say who gets the rest; nearest legal number"
+        f" of stages: {nearest}, or {stages} numbers that sum to {model.layers}",
+    )
+
+
+def _mesh(case: Case) -> Contradiction | None:
+    """Groups of the mesh have the plan's sizes, and cover all ranks exactly once: each axis nests in the next."""
+    plan, stride = case.plan, 1
+    sizes = {Axis.TENSOR: plan.tensor, Axis.CONTEXT: plan.context, Axis.DATA: plan.data, Axis.PIPELINE: plan.pipeline}
+    for group in sorted(plan.groups, key=lambda one: (one.stride, one.size)):
+        size = sizes.pop(group.axis, 0)
+        if size != group.size:
+            named = f"groups[{group.axis.value}]"
+            if size == 0:
+                return Contradiction(
+                    named, group.size, "none", f"{named} stands twice, or is no axis of a mesh; legal: none"
+                )
+            return _differs(named, group.size, size, group.axis.value)
+        if group.stride != stride:
+            named = f"groups[{group.axis.value}].stride"
+            why = "ranks would be in no group or in two"
+            return Contradiction(
+                named, group.stride, str(stride), f"{named}={group.stride}: {why}; nearest legal: {stride}"
+            )
+        stride *= group.size
+    missing = [axis for axis, size in sizes.items() if size > 1]
+    if missing or stride != plan.world_size:
+        named = f" without {missing[0].value}" if missing else ""
+        message = f"groups{named} cover {stride} of {plan.world_size} ranks; nearest legal: {plan.world_size}"
+        return Contradiction("groups", stride, str(plan.world_size), message)
+    return None
+
+
+def _overlays(case: Case) -> Contradiction | None:
+    """Groups of experts and of shards are those of the plan's sizes; each rank of a stage is in one of each kind."""
+    plan, layout, model = case.plan, case.setting.layout, case.request.model
+    moe = isinstance(model, TransformerModel) and model.experts is not None
+    wanted = {group.axis: group for group in overlays(layout, layout.shard_ranks, moe=moe)}
+    written = {group.axis: group for group in plan.overlays}
+    for axis in sorted({*wanted, *written}):
+        rule, group = wanted.get(axis), written.get(axis)
+        if rule == group:
+            continue
+        named, legal = f"overlays[{axis.value}]", "none" if rule is None else f"size {rule.size}, stride {rule.stride}"
+        stated = "none" if group is None else f"size {group.size}, stride {group.stride}"
+        left = uncovered(group, plan.world_size // plan.pipeline) if group is not None else 0
+        lost = f", which leaves out {left} ranks of each stage" if left else ""
+        return Contradiction(named, stated, legal, f"{named} is {stated}{lost}; nearest legal: {legal}")
+    if len(written) < len(plan.overlays):
+        return Contradiction("overlays", len(plan.overlays), str(len(written)), "overlays name one kind of group twice")
+    return None
+
+
+def _stages(case: Case) -> Contradiction | None:
+    """What is said of memory is said of every stage once, and its parts sum to its total."""
+    plan = case.plan
+    if plan.memory_checked != bool(plan.memory):
+        return _differs("memoryChecked", plan.memory_checked, bool(plan.memory), "stages in memory")
+    covered = [n for stage in plan.memory for n in range(stage.stage, (stage.last_stage or stage.stage) + 1)]
+    if plan.memory and covered != list(range(plan.pipeline)):
+        near = f"0 to {plan.pipeline - 1}, each once"
+        return Contradiction(
+            "memory", _few(covered), near, f"memory is of stages {_few(covered)}; nearest legal: {near}"
+        )
+    for stage in plan.memory:
+        parts = (stage.parameters_bytes, stage.gradients_bytes, stage.optimizer_bytes, stage.activations_bytes)
+        if sum(parts) + stage.other_bytes != stage.total_bytes:
+            return _differs(
+                f"memory[{stage.stage}].totalBytes", stage.total_bytes, sum(parts) + stage.other_bytes, "its parts"
+            )
+    return None
+
+
+def _few(numbers: list[int]) -> str:
+    text = ", ".join(map(str, numbers[:8]))
+    return text + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+def _order(case: Case) -> Contradiction | None:
+    """The schedule ends: its sends and receives wait for each other in no circle."""
+    plan = case.plan
+    if plan.pipeline == 1:
+        return None
+    try:
+        prove(plan.schedule, plan.pipeline, plan.virtual_stages, plan.accumulation_steps)
+    except DeadlockError as error:
+        return Contradiction(
+            "schedule", plan.schedule.value, Schedule.ONE_F_ONE_B.value, f"schedule={plan.schedule.value}: {error}"
+        )
+    except InvalidInputError as error:
+        return Contradiction(error.field, str(error.value), str(error.nearest), str(error))
+    return None
+
+
+def _bubble(case: Case) -> Contradiction | None:
+    """A pipeline that idles says how long: with equal passes (p - 1) / (m v) of the work (Narayanan et al. 2021)."""
+    plan = case.plan
+    if plan.pipeline == 1 or plan.schedule not in IDLES or plan.bubble_ppm > 0:
+        return None
+    idle, work = plan.pipeline - 1, plan.accumulation_steps * plan.virtual_stages
+    usual = idle * 1_000_000 // (idle + work)
+    message = (
+        f"bubblePpm=0: {plan.pipeline} stages and {plan.accumulation_steps} micro-batches under {plan.schedule.value}"
+        f" idle; with equal passes nearest legal bubblePpm: {usual}"
+    )
+    return Contradiction("bubblePpm", 0, str(usual), message)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _size,
+    _pins,
+    _layout,
+    _batch,
+    _even_layers,
+    _mesh,
+    _overlays,
+    _stages,
+    _order,
+    _bubble,
+)
+"""In the order in which each can rely on those before it."""
+
+
+def _memory(case: Case) -> Infeasible | None:
+    """The memory of every stage, computed anew, against the device with the least."""
+    shape = min(laws.hosts(case.request), key=lambda one: (one.memory_bytes, one.model, one.per_node, one.nodes))
+    memory = Memory(space_of(case.request, shape, case.known.calibration), case.known.calibration)
+    need, budget = memory.need(case.setting), memory.space.budget
+    if not memory.checked or budget is None or need <= budget:
+        return None
+    stages = memory.stages(case.setting)
+    worst = max(stages, key=lambda stage: stage.reserved_bytes)
+    return Infeasible(
+        reason="Infeasible",
+        field="deviceMemory",
+        value=human_bytes(budget),
+        nearest=human_bytes(need),
+        message=f"stage {worst.stage} of the plan {memory.refusal(case.setting)}; {'; '.join(worst.arithmetic)}"[:1024],
+        memory=stages,
+    )
+
+
+def _differs(field: str, written: object, wanted: object, source: str) -> Contradiction:
+    has, legal = _shown(written), _shown(wanted)
+    message = f"{field}={has} contradicts {source}, by which it is {legal}; nearest legal {field}: {legal}"
+    return Contradiction(field, has, legal, message)
+
+
+def _plain(value: object) -> object:
+    """As it stands on the wire."""
+    return [] if value == () else value
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
