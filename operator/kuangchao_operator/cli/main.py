@@ -22,6 +22,7 @@ from kuangchao_operator.cli import (
     token_verify_command,
 )
 from kuangchao_operator.cli.output import reporting
+from kuangchao_operator.cli.simulate import SimulatingCommand
 
 HELP = """Distributed PyTorch training as layers with enforced authority.
 
@@ -42,7 +43,7 @@ token = typer.Typer(help="Capability tokens: judge one, take them back.", no_arg
 policy = typer.Typer(help="Who may do what.", no_args_is_help=True, rich_markup_mode=None)
 
 app.command("run")(reporting(run_command.run))
-app.command("plan")(reporting(plan_command.plan))
+app.command("plan", cls=SimulatingCommand)(reporting(plan_command.plan))
 app.command("calibrate")(reporting(calibrate_command.calibrate))
 app.command("describe-model")(reporting(describe_model_command.describe_model))
 app.command("get")(reporting(job_commands.get))

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli import simulate as simulation
 from kuangchao_operator.cli.output import DONE, REFUSED, Format, Output, emit_json
+from kuangchao_operator.cli.simulate import Simulate, To
+from kuangchao_operator.cli.what_if import Objective, WhatIf, wished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from kuangchao_contracts.api import ResourceDescriptorObject, ResourcePool, TrainingJob
     from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
     from kuangchao_contracts.descriptor import NodeDescriptor
-    from kuangchao_contracts.plan import PlanOutcome
+    from kuangchao_contracts.plan import PlanRequest
     from kuangchao_operator.layers.strategy.shipped import Planner
 
 Calibrated = Annotated[
@@ -37,30 +40,40 @@ def plan(
         ),
     ] = None,
     calibration: Calibrated = None,
+    what_if: WhatIf = False,
+    objective: Objective = None,
+    simulate: Simulate = None,
+    to: To = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show a job's plan, or why there is none; needs no cluster.
 
-    The memory estimate comes with its arithmetic. `kubectl get resourcepools,resourcedescriptors -o json` makes a
+    The memory estimate comes with its arithmetic, the time of a step with its parts where the devices are known, and
+    whatever was passed over with a reason. `kubectl get resourcepools,resourcedescriptors -o json` makes a
     file for --resources. Exits 3 when infeasible.
 
     JSON: {feasible, tensor, pipeline, data, context, expert, sequence, virtualStages, microBatch, recompute, sharding,
     memory: {stages: [{parametersBytes, gradientsBytes, optimizerBytes, activationsBytes, otherBytes, totalBytes,
     reservedBytes, arithmetic}]}, stepSeconds, bubbleFraction, alternatives: [], rejected: [{axis, reason}], reason,
-    message, field, value, nearest}
+    message, field, value, nearest}; with --simulate also simulation: {microBatches, simulatedMicroBatches,
+    stepSeconds, bubbleFraction, steadyBubbleFraction, stages: [{stage, busyFraction}]}
     """
     from kuangchao_operator.cli.manifest import read_job, read_resources
     from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
+    from kuangchao_operator.layers.strategy.simulate import simulation_json
 
+    simulation.check(simulate, to, output)
     job, planner = read_job(file), _planner(calibration)
-    if resources is None:
-        outcome = plan_here(job, planner)
-    else:
-        outcome = plan_for(job, *read_resources(resources), planner)
+    found = request_here(job) if resources is None else request_for(job, *read_resources(resources))
+    request = wished(found, what_if, objective)
+    outcome = planner.plan(request)
+    step = planner.simulate(outcome.plan, request) if simulate is not None and outcome.plan is not None else None
     if output is Format.JSON:
-        emit_json(plan_json(outcome))
-    else:
-        print(render_plan(outcome))
+        emit_json(plan_json(outcome) | ({} if step is None else {"simulation": simulation_json(step)}))
+    elif step is None or not simulation.alone(simulate, to):
+        print(render_plan(outcome), end="\n" if step is None or to is not None else "\n\n")
+    if step is not None and simulate is not None:
+        simulation.draw(step, simulate, to, output)
     raise typer.Exit(DONE if outcome.plan is not None else REFUSED)
 
 
@@ -73,23 +86,20 @@ def _planner(calibration: str | None) -> Planner:
     return Planner(None if calibration is None else parse(Path(calibration).read_bytes(), calibration))
 
 
-def plan_here(job: TrainingJob, planner: Planner) -> PlanOutcome:
-    """The plan that `kuangchao run` would use on this machine."""
+def request_here(job: TrainingJob) -> PlanRequest:
+    """What `kuangchao run` would ask for a plan on this machine."""
     from kuangchao_operator.local.pool import local_pool
 
     pool = local_pool(job)
     for note in pool.notes:
         typer.echo(note, err=True)
-    return _outcome(job, pool.spec, [pool.descriptor], planner)
+    return _request(job, pool.spec, [pool.descriptor])
 
 
-def plan_for(
-    job: TrainingJob,
-    descriptors: Sequence[ResourceDescriptorObject],
-    pools: Sequence[ResourcePool],
-    planner: Planner,
-) -> PlanOutcome:
-    """The plan for described resources. Raises InvalidInputError when they do not hold the job's pool."""
+def request_for(
+    job: TrainingJob, descriptors: Sequence[ResourceDescriptorObject], pools: Sequence[ResourcePool]
+) -> PlanRequest:
+    """What to ask for a plan for described resources. Raises InvalidInputError when they do not hold the job's pool."""
     nodes = [item.spec for item in descriptors]
     if not nodes:
         raise InvalidInputError(
@@ -98,7 +108,7 @@ def plan_for(
             "nothing is known of any node",
             "kubectl get resourcepools,resourcedescriptors -o json",
         )
-    return _outcome(job, _pool_of(job, pools, nodes), nodes, planner)
+    return _request(job, _pool_of(job, pools, nodes), nodes)
 
 
 def _pool_of(job: TrainingJob, pools: Sequence[ResourcePool], nodes: Sequence[NodeDescriptor]) -> ResourcePoolSpec:
@@ -116,10 +126,8 @@ def _pool_of(job: TrainingJob, pools: Sequence[ResourcePool], nodes: Sequence[No
     return ResourcePoolSpec(device_type=job.spec.devices.type or (DeviceKind.GPU if gpus else DeviceKind.CPU))
 
 
-def _outcome(
-    job: TrainingJob, pool: ResourcePoolSpec, nodes: Sequence[NodeDescriptor], planner: Planner
-) -> PlanOutcome:
+def _request(job: TrainingJob, pool: ResourcePoolSpec, nodes: Sequence[NodeDescriptor]) -> PlanRequest:
     from kuangchao_operator.layers.resource.decide import shapes
     from kuangchao_operator.layers.strategy.requests import plan_request
 
-    return planner.plan(plan_request(job.spec, pool, shapes(pool, tuple(nodes))))
+    return plan_request(job.spec, pool, shapes(pool, tuple(nodes)))

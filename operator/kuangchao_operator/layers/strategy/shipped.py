@@ -10,6 +10,8 @@ from kuangchao_operator.layers.strategy import decide
 from kuangchao_operator.layers.strategy.footprint import shipped
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
+from kuangchao_operator.layers.strategy.schedule.simulation import Simulation
+from kuangchao_operator.layers.strategy.simulate import simulate_plan
 from kuangchao_operator.layers.strategy.timing import shipped as figures
 
 
@@ -38,6 +40,10 @@ class Planner:
     def replan(self, previous: ParallelPlan, request: PlanRequest) -> PlanOutcome:
         """A plan that needs less than `previous`, which was measured not to fit."""
         return decide.replan(previous, self._stamped(request), self._knowledge)
+
+    def simulate(self, plan: ParallelPlan, request: PlanRequest) -> Simulation:
+        """One step of a plan that was made for this request."""
+        return simulate_plan(plan, request, self._knowledge)
 
     def _stamped(self, request: PlanRequest) -> PlanRequest:
         return request.replace(calibration_digest=self._digest)

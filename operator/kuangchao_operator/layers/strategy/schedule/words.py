@@ -23,7 +23,10 @@ def notes(step: Simulation, stages: int) -> tuple[str, ...]:
     """What a reader must know of a drawing that shows `stages` of the stages."""
     found = []
     if not step.timed:
-        found.append("No time is known for this model and device: all passes are drawn as if chunks were equal.")
+        found.append(
+            "No time is known for this model and device: a backward pass is drawn as two forward passes, all chunks as"
+            " equal."
+        )
     if step.simulated < step.micro_batches:
         found.append(
             f"Run and drawn with {step.simulated} of {step.micro_batches} micro-batches; the figures are those of all,"
