@@ -30,6 +30,8 @@ CLUSTER_RULES: dict[str, dict[str, set[str]]] = {
         "kuangchao.io/parallelplans": READ | {"create", "patch", "delete"},
         "kuangchao.io/resourcedescriptors": READ,
         "/nodes": READ,
+        "/pods": READ,
+        "/namespaces": {"get"},
         "/events": {"create"},
         "authentication.k8s.io/tokenreviews": {"create"},
     },

@@ -19,6 +19,7 @@ from kuangchao_operator.kube.client import (
 )
 
 MAX_TRIES: Final = 8
+FORBIDDEN: Final = 403
 
 
 class Writer:
@@ -72,6 +73,7 @@ class Writer:
     ) -> bool:
         """Delete an object; one that is gone, or whose place another (uid) has taken, is success. Whether it was there.
 
+        In a namespace that is being deleted the rights may go before the objects: Kubernetes itself deletes those.
         `grace` None: the object's own grace period.
         """
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -87,7 +89,16 @@ class Writer:
             if not uid:
                 raise
             return False
+        except RefusedError as error:
+            if error.status != FORBIDDEN or not await self._ends(namespace):
+                raise
+            return False
         return True
+
+    async def _ends(self, namespace: str | None) -> bool:
+        """Whether a namespace is gone or being deleted."""
+        there = await self.api.get(f"/api/v1/namespaces/{namespace}")
+        return there is None or "deletionTimestamp" in there["metadata"]
 
     async def finalizer(self, body: dict[str, Any], *, present: bool) -> dict[str, Any] | None:
         """Put our finalizer on an object or take it off; others' finalizers are theirs. None: it is gone.

@@ -5,7 +5,7 @@ from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.model import DeleteJob
-from kuangchao_operator.layers.execution.release import drain_began, release, unreserve
+from kuangchao_operator.layers.execution.release import drain_began, release, terminating, unreserve
 
 
 def complete(draft: Draft, gang: Gang) -> None:
@@ -47,7 +47,11 @@ def ended(draft: Draft, gang: Gang) -> None:
 
 def deleted(draft: Draft, gang: Gang) -> None:
     """The object is being deleted: nothing of it may be left behind. What is gone already is success."""
-    release(draft, gang, Reason.SUSPENDED)
+    if release(draft, gang, Reason.SUSPENDED) or draft.holds(C.FAILED) or draft.holds(C.COMPLETE):
+        return
+    draft.set(C.SUSPENDED, False, Reason.SUSPENDING, "the job is being deleted")
+    draft.set(C.RESTARTING, False, Reason.AS_EXPECTED)
+    draft.set(C.READY, False, Reason.SUSPENDING, f"the job is being deleted; {terminating(gang)}".rstrip("; "))
 
 
 def summarise(draft: Draft) -> None:
