@@ -65,7 +65,7 @@ def _by_source(steps: Steps) -> dict[str, list[float]]:
     for row, step in steps:
         error = step.error
         if error is not None:
-            found[row.text("source")].append(error)
+            found[row.text("source").partition("/test_cases/")[0]].append(error)
     return found
 
 

@@ -38,6 +38,7 @@ CURVES = Curves(
     nic_permille=1000,
     unrailed_permille=500,
     collective_ns=10_000,
+    waiting_permille=100,
     island_latency_ns=1000,
     nic_latency_ns=10_000,
 )

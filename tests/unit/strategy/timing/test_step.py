@@ -178,6 +178,26 @@ def test_launching_kernels_can_take_longer_than_running_them() -> None:
     assert step_time(large, machine(), changed(host_forward_us=1000)).compute_us == time(large).compute_us
 
 
+def test_ranks_that_meet_at_every_collective_wait_for_the_slowest() -> None:
+    tiny = LLAMA.replace(hidden=64, ffn=64, heads=8, kv_heads=8)
+    alone, met = (
+        step_time(setting(tiny, sequence_length=16, **layout(tensor=n)), machine(), changed(host_forward_us=10_000))
+        for n in (1, 8)
+    )
+    assert met.compute_us + met.tensor_us == pytest.approx(1.3 * alone.compute_us, rel=0.01)
+
+
+def test_older_collectives_leave_part_of_a_node_s_adapters_idle() -> None:
+    one = setting(**layout(tensor=4, data=16), sharding=Sharding.OPTIMIZER)
+    times = [
+        step_time(one, machine(), changed(partial_permille=share, data_overlap_permille=0)).data_us
+        for share in (500, 1000)
+    ]
+    assert times[0] == pytest.approx(2 * times[1], rel=0.05)
+    whole = setting(**layout(tensor=8, data=8), sharding=Sharding.OPTIMIZER)
+    assert len({step_time(whole, machine(), changed(partial_permille=share)).data_us for share in (500, 1000)}) == 1
+
+
 def test_mfu_is_operations_over_time_and_peak() -> None:
     one = setting(recompute=Recompute.FULL, **layout(data=2))
     found, done = time(one), operations(one)

@@ -125,6 +125,9 @@ class Curves(Contract):
     unrailed_permille: Permille
     """Of `nic_permille`, on networks that are not rail-optimised."""
     collective_ns: Nanoseconds
+    waiting_permille: Annotated[int, Field(ge=0, le=1000)]
+    """What launching takes longer with each doubling of the ranks that meet at every collective: all wait for the
+    slowest."""
     island_latency_ns: Nanoseconds
     nic_latency_ns: Nanoseconds
 

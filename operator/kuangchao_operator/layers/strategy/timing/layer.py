@@ -95,6 +95,7 @@ def layer_time(work: Work, clock: Clock, *, moe: bool) -> LayerTime:
     again = kernels.again / kernels.forward
     whole = 1.0 if work.recompute is Recompute.FULL else 0.0
     host = (software.host_expert_us if moe else software.host_forward_us) / 1e6
+    host *= 1 + (work.tensor - 1).bit_length() * clock.curves.waiting_permille / 1000
     passed = software.context_overlap_permille / 1000
     forward = Pass(kernels.forward, tensor * shown, expert * routed, shown_of(ring, passed, kernels.attention))
     backward = Pass(
