@@ -412,6 +412,18 @@ def test_what_a_rank_says_cannot_steer_a_terminal() -> None:
     assert world.assessed[0].report.failures[0].message == "boom \\x1b[31mred\\x9b2J\\x0d\nnext"
 
 
+def test_an_ended_job_says_that_its_pods_are_still_there() -> None:
+    world = World().run(step=5)
+    world.verdict = verdict(Recovery.FAIL, Reason.USER_ERROR)
+    world.beat(5, exits={0: 1}, error="boom", error_kind="ValueError")
+    world.turn()
+    world.turn()
+    assert (world.status.phase, world.holds(C.RECONCILING)) == (Phase.FAILED, True)
+    assert world.condition(C.RECONCILING).message == "waiting for 2 terminating pods"
+    world.settle()
+    assert (world.holds(C.RECONCILING), world.pods) == (False, {})
+
+
 def test_start_deadline_points_at_the_pod_that_waits() -> None:
     world = World(make_job(start_deadline_seconds=60))
     world.settle()

@@ -54,7 +54,7 @@ class RankView:
             # a signal says nothing about the program: whoever judges must not take it for an error of the user
             return
         raised, tail = process.last_words()
-        self.error_kind, self.error = raised or "ExitCode", tail or "no output on standard error"
+        self.error_kind, self.error = raised or "ExitCode", tail or f"ended with exit code {code} and nothing on standard error"
 
     def refuse(self, kind: str, message: str) -> None:
         """The rank was never started."""

@@ -28,8 +28,8 @@ def _close(draft: Draft, gang: Gang, reason: Reason) -> None:
     unreserve(draft, reason)
     if drain_began(draft) is not None:
         draft.set(C.SUSPENDED, False, Reason.AS_EXPECTED)
-    release(draft, gang, reason)
-    summarise(draft)
+    freed = release(draft, gang, reason)
+    summarise(draft, "" if freed else terminating(gang))
 
 
 def ended(draft: Draft, gang: Gang) -> None:
@@ -42,7 +42,7 @@ def ended(draft: Draft, gang: Gang) -> None:
         if left <= 0:
             draft.act(DeleteJob())
         draft.wake(max(left, 5.0) if left <= 0 else left)
-    summarise(draft)
+    summarise(draft, "" if freed else terminating(gang))
 
 
 def deleted(draft: Draft, gang: Gang) -> None:
@@ -54,8 +54,8 @@ def deleted(draft: Draft, gang: Gang) -> None:
     draft.set(C.READY, False, Reason.SUSPENDING, f"the job is being deleted; {terminating(gang)}".rstrip("; "))
 
 
-def summarise(draft: Draft) -> None:
-    """Ready, Reconciling and Stalled of an ended job, as kstatus reads them."""
+def summarise(draft: Draft, left: str) -> None:
+    """Ready, Reconciling and Stalled of an ended job, as kstatus reads them; `left` is what still holds devices."""
     failed = draft.conditions[C.FAILED]
     if draft.holds(C.FAILED):
         reason = Reason(failed.reason)
@@ -65,4 +65,4 @@ def summarise(draft: Draft) -> None:
         reason = Reason.SUCCEEDED
         draft.set(C.READY, True, reason, draft.conditions[C.COMPLETE].message)
         draft.set(C.STALLED, False, Reason.AS_EXPECTED)
-    draft.set(C.RECONCILING, False, reason)
+    draft.set(C.RECONCILING, bool(left), reason, left)

@@ -18,6 +18,7 @@ from kuangchao_contracts.plan import DeviceShape
 from kuangchao_contracts.reasons import ConditionType, Reason
 from kuangchao_contracts.units import milli, to_bytes
 from kuangchao_operator.layers.resource.fabric import fabric_of
+from kuangchao_operator.layers.resource.health import PARTITIONED
 from kuangchao_operator.layers.resource.model import Found, PoolNode
 
 MEMORY_GRAIN = 64 * 2**20
@@ -122,7 +123,8 @@ def _share(memory: int, count: int) -> int:
 def shapes(pool: ResourcePoolSpec, descriptors: Iterable[NodeDescriptor]) -> tuple[DeviceShape, ...]:
     """The classes of devices that the pool consists of, whatever is free or broken just now.
 
-    A broken GPU counts: a job that needs it waits for it to come back instead of being refused for good.
+    A broken GPU counts: a job that needs it waits for it to come back instead of being refused for good. One that is
+    split into MIG slices does not: slices form no group of ranks, and no repair makes it whole.
     """
     found = [shape for descriptor in newest(descriptors) if (shape := _shape(pool, descriptor)) is not None]
     merged = _merged(found, lambda shape: shape)
@@ -134,7 +136,8 @@ def shapes(pool: ResourcePoolSpec, descriptors: Iterable[NodeDescriptor]) -> tup
 
 def _shape(pool: ResourcePoolSpec, descriptor: NodeDescriptor) -> DeviceShape | None:
     node = slots(pool, descriptor)
-    count = len(_gpus(descriptor)) if pool.device_type is DeviceKind.GPU else node.devices
+    whole = sum(gpu.reason != PARTITIONED for gpu in _gpus(descriptor))
+    count = whole if pool.device_type is DeviceKind.GPU else node.devices
     if count == 0:
         return None
     return DeviceShape(
@@ -198,7 +201,8 @@ def pool_status(
 
 def _ready(pool: ResourcePool, nodes: int, total: int, users: Sequence[str], now: datetime) -> Condition:
     status, reason = ConditionStatus.TRUE, Reason.AS_EXPECTED
-    message = f"{total} devices on {nodes} nodes"
+    quota = f", quota {pool.spec.quota}" if pool.spec.quota is not None else ""
+    message = f"{total} devices on {nodes} nodes{quota}"
     if total == 0:
         status, reason = ConditionStatus.FALSE, Reason.POOL_EMPTY
         message = "no node matches nodeSelector" if nodes == 0 else f"none of {nodes} nodes has a usable device"
