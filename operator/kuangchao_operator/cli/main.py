@@ -16,6 +16,7 @@ from kuangchao_operator.cli import (
     job_commands,
     logs_command,
     plan_command,
+    plan_diff_command,
     policy_command,
     run_command,
     token_commands,
@@ -44,6 +45,7 @@ policy = typer.Typer(help="Who may do what.", no_args_is_help=True, rich_markup_
 
 app.command("run")(reporting(run_command.run))
 app.command("plan", cls=SimulatingCommand)(reporting(plan_command.plan))
+app.command("plan-diff")(reporting(plan_diff_command.plan_diff))
 app.command("calibrate")(reporting(calibrate_command.calibrate))
 app.command("describe-model")(reporting(describe_model_command.describe_model))
 app.command("get")(reporting(job_commands.get))

@@ -14,6 +14,7 @@ from kuangchao_contracts.descriptor import Device, DeviceKind, DeviceLink, HostC
 from kuangchao_contracts.plan import DeviceShape
 from kuangchao_contracts.units import milli
 from kuangchao_operator.layers.resource import decide
+from kuangchao_operator.layers.resource.health import PARTITIONED
 from kuangchao_operator.layers.resource.model import Found, PoolNode
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -137,6 +138,14 @@ def test_a_broken_gpu_still_belongs_to_the_shape_of_the_pool() -> None:
     ill = gpu_node("g", *(gpu(n, healthy=n != 3) for n in range(8)))
     assert decide.shapes(GPU_POOL, [well]) == decide.shapes(GPU_POOL, [ill])
     assert decide.slots(GPU_POOL, ill).devices == 7
+
+
+def test_gpus_in_mig_slices_are_of_no_shape() -> None:
+    """Slices form no group of ranks and the card does not come back: the job is refused instead of waiting."""
+    split = {"healthy": False, "reason": PARTITIONED}
+    half = gpu_node("g", *(gpu(n, **(split if n < 4 else {})) for n in range(8)))
+    assert [shape.per_node for shape in decide.shapes(GPU_POOL, [half])] == [4]
+    assert decide.shapes(GPU_POOL, [gpu_node("g", *(gpu(n, **split) for n in range(8)))]) == ()
 
 
 def test_nodes_without_devices_have_no_shape() -> None:

@@ -2,10 +2,14 @@
 when the verdict does and not with each degree."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from kuangchao_contracts.api.resourcepool import HealthThresholds
 from kuangchao_contracts.descriptor import Device
 from kuangchao_operator.layers.resource.model import DeviceReading
+
+PARTITIONED: Final = "split into MIG instances: not a whole device"
+"""The reason of a device that no repair makes whole: somebody wants it so."""
 
 
 def judge(reading: DeviceReading, limits: HealthThresholds) -> Device:
@@ -38,7 +42,7 @@ def _fault(reading: DeviceReading, limits: HealthThresholds) -> str | None:
     if reading.temperature_celsius is not None and reading.temperature_celsius > limits.max_temperature_celsius:
         return f"temperature above {limits.max_temperature_celsius} C"
     if reading.partitioned:
-        return "split into MIG instances: not a whole device"
+        return PARTITIONED
     return None
 
 

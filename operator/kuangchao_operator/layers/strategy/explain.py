@@ -48,6 +48,7 @@ def plan_json(outcome: PlanOutcome) -> dict[str, Any]:
         "placement": [rule.wire() for rule in plan.placement] if plan is not None else [],
         "alternatives": [alternative.wire() for alternative in plan.alternatives] if plan is not None else [],
         "rejected": [axis.wire() for axis in rejected],
+        "plan": plan.wire() if plan is not None else None,
         "hash": plan.hash if plan is not None else None,
         "reason": why.reason if why is not None else None,
         "message": why.message if why is not None else None,
