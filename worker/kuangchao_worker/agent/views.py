@@ -54,7 +54,8 @@ class RankView:
             # a signal says nothing about the program: whoever judges must not take it for an error of the user
             return
         raised, tail = process.last_words()
-        self.error_kind, self.error = raised or "ExitCode", tail or f"ended with exit code {code} and nothing on standard error"
+        silent = f"ended with exit code {code} and nothing on standard error"
+        self.error_kind, self.error = raised or "ExitCode", tail or silent
 
     def refuse(self, kind: str, message: str) -> None:
         """The rank was never started."""

@@ -335,7 +335,8 @@ def start_problem(snapshot: JobSnapshot, gang: Gang) -> tuple[Reason | None, str
         heard = sum(1 for a in gang.agents.values() if a.heartbeat.join.attempt == gang.attempt)
         return None, f"{heard}/{gang.size} agents have joined"
     pod = gang.pods[stuck]
-    text = f"pod {pod.name} {pod.phase}: {pod.waiting_reason or 'neither the scheduler nor its node has said why yet'} {pod.waiting_message}".strip()
+    why = pod.waiting_reason or "neither the scheduler nor its node has said why yet"
+    text = f"pod {pod.name} {pod.phase}: {why} {pod.waiting_message}".strip()
     return (Reason.IMAGE_PULL if pod.waiting_reason in IMAGE_REASONS else None), text
 
 
