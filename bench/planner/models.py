@@ -36,6 +36,12 @@ _SHARED_FFN = {"deepseek": 2048, "kimi": 2048, "moonlight": 2816}
 _PLAIN = ("gpt", "mpt", "mt-nlg", "bert", "opt-", "bloom", "megatron", "nemotron-4", "15b")
 _ROWS_OF_GPT_OSS = ("gpt oss", "gpt-oss", "gpt_oss")
 _HYBRID = ("nemotron-3-nano", "nemotron-h", "mamba", "jamba")
+_NOT_BUILT = {
+    r"\bmtp-num-layers=[1-9]": "layers that predict further tokens",
+    r"\bfine-grained-activation-offloading=true": "activations in main memory",
+    r"\bdefer-embedding-wgrad-compute=true": "gradients of logits that are kept until the pipeline is empty",
+}
+"""Flags of Megatron-LM."""
 _SHAPES = {"gpt-7b": (32, 4096, 32, 16384, 50257)}
 """Layers, hidden, heads, ffn and vocabulary where a report names a usual size only (GPT-3 6.7B)."""
 
@@ -47,6 +53,9 @@ class UnsupportedRowError(ValueError):
 def model_of(row: Row) -> TransformerModel:
     """The row's model. Raises UnsupportedRowError."""
     name = row.text("model").lower()
+    for flag, what in _NOT_BUILT.items():
+        if re.search(flag, row.notes):
+            raise UnsupportedRowError(f"{row.text('model')}: {what}")
     if any(word in name for word in _HYBRID):
         raise UnsupportedRowError(f"{row.text('model')}: layers that are no transformer layers")
     layers, hidden, heads, ffn, vocab = _shape(row, name)

@@ -192,3 +192,21 @@ def test_the_command_prints_json_and_refuses_what_is_no_truth_file(
     path.write_text("id,model\n1,x\n")
     assert main(["--truth", str(path)]) == 2
     assert "no column source" in capsys.readouterr().err
+
+
+def test_rows_that_no_figure_was_taken_from_are_estimated_as_well() -> None:
+    """Golden values of Megatron-LM's own tests: small models, every axis, experts, fp8, models without fused kernels."""
+    found = summary([answer(one, load()) for one in read(SHIPPED.with_name("megatron_golden.csv"))])
+    peaks = found["memory"]["last stage"]
+    assert peaks["rows"] >= 80
+    assert peaks["median"] <= 0.01
+    assert peaks["within10Percent"] >= 0.9 * peaks["rows"]
+    assert found["feasibility"]["fittingCalledInfeasible"] == []
+
+
+@pytest.mark.parametrize("flag", ["mtp-num-layers=1", "fine-grained-activation-offloading=True"])
+def test_what_the_model_does_not_know_is_said_not_guessed(flag: str) -> None:
+    found = answer(row(notes=flag), load())
+    assert found.feasible is None
+    assert found.reason.startswith("unsupported: gpt3_x: ")
+    assert answer(row(notes="mtp-num-layers=0"), load()).feasible
