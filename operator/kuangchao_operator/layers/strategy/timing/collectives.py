@@ -50,6 +50,12 @@ def send(size: float, links: Reach, start: float) -> float:
     return start + links.far_latency + size / links.far
 
 
+def exposed(time: float, share: float, kernels: float) -> float:
+    """What shows of a transfer beside `kernels`: what they are too short for, and at least 1 - `share` of it, since a
+    transfer takes units and memory bandwidth from them."""
+    return max(time * (1 - share), time - kernels)
+
+
 def _slowest(links: Reach) -> float:
     """Bytes per second through one ring: where it leaves an island, the local members' far links carry it together."""
     if links.away == 1:

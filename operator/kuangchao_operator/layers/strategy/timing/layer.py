@@ -97,12 +97,14 @@ def layer_time(work: Work, clock: Clock, *, moe: bool) -> LayerTime:
     host = (software.host_expert_us if moe else software.host_forward_us) / 1e6
     host *= 1 + (work.tensor - 1).bit_length() * clock.curves.waiting_permille / 1000
     passed = software.context_overlap_permille / 1000
-    forward = Pass(kernels.forward, tensor * shown, expert * routed, shown_of(ring, passed, kernels.attention))
+    forward = Pass(
+        kernels.forward, tensor * shown, expert * routed, collectives.exposed(ring, passed, kernels.attention)
+    )
     backward = Pass(
         kernels.inputs + kernels.again,
         tensor * shown * (1 + whole),
         expert * routed * (1 + whole),
-        shown_of(2 * ring, passed, kernels.attention_backward) + whole * forward.context,
+        collectives.exposed(2 * ring, passed, kernels.attention_backward) + whole * forward.context,
     )
     weight = kernels.weights
     # the processor launches kernels one by one: small ones wait for it
@@ -266,12 +268,6 @@ def _ring(work: Work, clock: Clock) -> float:
     size = work.tokens * (width.key + width.value) * element(work.precision) / work.tensor
     links = clock.links.reach(work.context, work.tensor)
     return (work.context - 1) * collectives.send(size, links, clock.start)
-
-
-def shown_of(time: float, share: float, kernels: float) -> float:
-    """What shows of a transfer beside `kernels`: what they are too short for, and at least 1 - `share` of it, since a
-    transfer takes units and memory bandwidth from them."""
-    return max(time * (1 - share), time - kernels)
 
 
 def _above(time: float, hidden: float) -> float:

@@ -17,7 +17,7 @@ from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.timing import collectives
 from kuangchao_operator.layers.strategy.timing.adding import added
 from kuangchao_operator.layers.strategy.timing.clock import Clock
-from kuangchao_operator.layers.strategy.timing.layer import LayerTime, shown_of
+from kuangchao_operator.layers.strategy.timing.layer import LayerTime
 from kuangchao_operator.layers.strategy.timing.machine import Reach
 from kuangchao_operator.layers.strategy.timing.stage import Counts
 
@@ -51,11 +51,15 @@ def owed(setting: Setting, counts: Counts, time: LayerTime, clock: Clock) -> tup
         share = software.gather_overlap_permille / 1000
         # a pipeline keeps parameters whole between its micro-batches
         times = setting.micro_batches if setting.layout.pipeline == 1 else 1
-        each = shown_of(moves.gather, share, forward) + shown_of(moves.gather + moves.scatter, share, backward)
+        each = collectives.exposed(moves.gather, share, forward) + collectives.exposed(
+            moves.gather + moves.scatter, share, backward
+        )
         return times * each + moves.reduce, moves.optimizer
     share = software.data_overlap_permille / 1000
     times = setting.micro_batches if setting.sharding is Sharding.GRADIENTS else 1
-    exposed = times * shown_of(moves.scatter, share, backward) + shown_of(moves.gather_updated, share, forward)
+    exposed = times * collectives.exposed(moves.scatter, share, backward) + collectives.exposed(
+        moves.gather_updated, share, forward
+    )
     return exposed + moves.reduce, moves.optimizer
 
 
