@@ -64,7 +64,7 @@ def _setting(row: Row, source: Source, model: TransformerModel) -> Setting:
         micro_batches=micro_batches,
         precision=_precision(row),
         optimizer=_optimizer(row, source),
-        backend=source.backend,
+        backend=_backend(row, source),
         sharding=sharding,
         offload=offload,
         recompute=recompute,
@@ -76,6 +76,12 @@ def _setting(row: Row, source: Source, model: TransformerModel) -> Setting:
         grouped_experts=groups_experts(row),
         allocator="expandable" if "expandable" in row.notes else source.allocator,
     )
+
+
+def _backend(row: Row, source: Source) -> str:
+    """The source's framework; early torchtitan could still run FSDP1, and its rows say where they did."""
+    early = source.backend.startswith("torchtitan") and row.text("shard").lower() == "fsdp1"
+    return "fsdp1" if early else source.backend
 
 
 def _layout(row: Row, model: TransformerModel) -> Layout:
