@@ -59,6 +59,10 @@ class _Call:
     kid: str = ""
 
 
+def _nobody(_: Claims) -> bool:
+    return False
+
+
 class Gate:
     """Dispatches calls to the ports registered in this process."""
 
@@ -70,8 +74,11 @@ class Gate:
         sink: AuditSink,
         clock: Callable[[], datetime] = now,
         policies: PolicyBook | None = None,
+        hasty: Callable[[Claims], bool] = _nobody,
     ) -> None:
+        """`hasty` is asked for each call that has a record of its own: whether its caller made too many lately."""
         self._process, self._verifier, self._fence, self._sink = process, verifier, fence, sink
+        self._hasty = hasty
         self._clock, self._policies = clock, policies or PolicyBook()
         self._methods: dict[str, tuple[Operation, Method]] = {}
 
@@ -180,6 +187,8 @@ class Gate:
         call.claims, call.kid = claims, kid = self._verifier.genuine(_present(token))
         self._verifier.require_usable(claims, spec.layer.audience)
         authorise(claims, spec, call.resource, self._fence, self._policies.current)
+        if spec.audit is not AuditClass.STEP and self._hasty(claims):
+            raise e.TooMuchSentError("too many calls from this subject")
         capability = Capability.model_construct(
             claims=claims, kid=kid, op=call.op, resource=call.resource, opid=call.opid
         )

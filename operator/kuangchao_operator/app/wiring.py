@@ -1,6 +1,7 @@
 """Composition root: every part of the operator is made here, once, and given what it needs. Decides nothing."""
 
 import ipaddress
+import asyncio
 import logging
 import random
 import sys
@@ -32,7 +33,7 @@ from kuangchao_operator.gate.accounts import AccountExchange
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.frontdoor import FrontDoor
 from kuangchao_operator.gate.issuer_client import IssuerClient
-from kuangchao_operator.gate.limits import FailureLimits
+from kuangchao_operator.gate.limits import CallLimits, FailureLimits
 from kuangchao_operator.gate.minting import LayerTokens
 from kuangchao_operator.gate.policy import PolicyLoop
 from kuangchao_operator.gate.server import GateServer
@@ -70,7 +71,6 @@ from kuangchao_operator.layers.strategy.footprint.calibration import parse
 from kuangchao_operator.layers.strategy.service import StrategyService
 from kuangchao_operator.layers.strategy.shipped import Planner
 from kuangchao_operator.shell.actions import Actions
-from kuangchao_operator.shell.locks import PoolLocks
 from kuangchao_operator.shell.loop import LoopPorts
 
 PROCESS = "operator"
@@ -136,7 +136,8 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
     publisher = TrustPublisher(writer)
     trust = TrustLoop(issuer, _publishing(settings, publisher, cache), policies=policies)
     sink, archive = audit_parts(settings)
-    gate = Gate(PROCESS, TokenVerifier(trust.keys, settings.issuer), fence, sink, policies=policies)
+    verifier, calls = TokenVerifier(trust.keys, settings.issuer), CallLimits(time.monotonic)
+    gate = Gate(PROCESS, verifier, fence, sink, policies=policies, hasty=calls.hasty)
     store, plans, events = KubeJobStore(api, cache), KubePlans(api), EventWriter(api, utc_now)
     document = PolicyConfigMap(api, events, settings.namespace)
     policy = PolicyLoop(
@@ -171,7 +172,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         effects=effects,
         store=store,
         fence=fence,
-        locks=PoolLocks(),
+        admission=asyncio.Lock(),
         actions=Actions(gate, ExecutionAuthority(tokens), effects),
         decide=decide,
         clock=utc_now,

@@ -1,5 +1,6 @@
 """Counts what comes in floods: equal denials beyond a limit, step calls, dropped reads. Nothing goes uncounted."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -11,6 +12,9 @@ from kuangchao_contracts.resources import CLUSTER
 WINDOW_SECONDS: Final = 10.0
 VERBATIM: Final = 100
 """Equal denials per window that are kept one by one."""
+VERBATIM_OF_ONE: Final = 300
+"""Denials of one subject per window that are kept one by one, whatever they are: by changing operation and fault it
+would else have thousands, and fill the volume."""
 MAX_KEYS: Final = 10_000
 MAX_DROP_KEYS: Final = 1_000
 UNKNOWN: Final = "unknown"
@@ -27,6 +31,7 @@ class DenialCounter:
         self._seen: dict[Key, int] = {}
         self._last: dict[Key, AuditRecord] = {}
         self._counted: dict[Key, int] = {}
+        self._of_one: Counter[str] = Counter()
 
     def admit(self, record: AuditRecord) -> bool:
         """Whether to store this denial as it is; otherwise it is counted until `flush`."""
@@ -36,7 +41,8 @@ class DenialCounter:
             key = ("many", "many", record.reason)
         seen = self._seen.get(key, 0) + 1
         self._seen[key] = seen
-        if seen <= VERBATIM:
+        if seen <= VERBATIM and self._of_one[key[0]] < VERBATIM_OF_ONE:
+            self._of_one[key[0]] += 1
             return True
         self._last[key] = record
         self._counted[key] = self._counted.get(key, 0) + record.count
@@ -53,6 +59,7 @@ class DenialCounter:
             for key, last in self._last.items()
         ]
         self._start, self._seen, self._last, self._counted = self._clock(), {}, {}, {}
+        self._of_one.clear()
         return records
 
 

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 from kuangchao_contracts import errors as e
-from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
+from kuangchao_contracts.audit import AuditRecord, AuditSink, Stage
 from kuangchao_contracts.base import Contract
 from kuangchao_operator.audit.coalesce import DenialCounter, DropCounter, StepCounter
 from kuangchao_operator.audit.disk import DiskGuard, Room
@@ -166,7 +166,7 @@ class StoreSink(AuditSink):
         A disk that hangs: the record may be stored after AuditUnavailableError was raised; then it is an intent
         without a result, which the next start settles, and its one-shot is used up. Nothing was done under it.
         """
-        if record.stage is Stage.DENY and record.decision is Decision.DENY and not self._denials.admit(record):
+        if record.stage is Stage.DENY and not self._denials.admit(record):
             return
         keep = record.stage in {Stage.RESULT, Stage.DENY}
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -12,10 +12,15 @@ from collections.abc import Callable
 from typing import Final
 
 from kuangchao_contracts import errors as e
+from kuangchao_contracts.claims import WORKER_ROLES, Claims
 
 BURST: Final = 100.0
 PER_SECOND: Final = 10.0
 MAX_ADDRESSES: Final = 4_096
+CALLS_BURST: Final = 200.0
+CALLS_PER_SECOND: Final = 10.0
+"""Of one pod. An agent that waits for its gang joins every 5 s; a checkpoint takes an exchange and a commit."""
+MAX_SUBJECTS: Final = 65_536
 UNPROVEN: Final[frozenset[type[e.KuangchaoError]]] = frozenset(
     {
         e.DuplicateKeyError,
@@ -61,6 +66,25 @@ class Buckets:
             return self._burst
         left, at = bucket
         return min(self._burst, left + max(0.0, self._clock() - at) * self._per_second)
+
+
+class CallLimits:
+    """How many calls with records of their own each worker may still make: the volume that they fill is all jobs'.
+
+    Layers are not limited; they are this process.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._buckets = Buckets(clock, CALLS_BURST, CALLS_PER_SECOND, MAX_SUBJECTS)
+
+    def hasty(self, claims: Claims) -> bool:
+        """Count a call; whether it is one too many."""
+        if claims.role not in WORKER_ROLES:
+            return False
+        if self._buckets.empty(claims.sub):
+            return True
+        self._buckets.charge(claims.sub)
+        return False
 
 
 class FailureLimits:

@@ -34,7 +34,7 @@ from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.frontdoor import FrontDoor
 from kuangchao_operator.gate.issuer_client import IssuerClient
-from kuangchao_operator.gate.limits import FailureLimits
+from kuangchao_operator.gate.limits import CallLimits, FailureLimits
 from kuangchao_operator.gate.minting import JobRef, LayerTokens, PodRef
 from kuangchao_operator.gate.server import GateServer
 from kuangchao_operator.gate.tls import ServingCertificate
@@ -107,7 +107,8 @@ class World:
         self.trust = TrustLoop(issuer, self.publish)
         self.fence, self.state = JobFence(), State()
         self.sink = StoreSink(directory / "audit", time.time)
-        self.gate = Gate("operator", TokenVerifier(self.trust.keys, ISSUER), self.fence, self.sink)
+        calls = CallLimits(lambda: self.failure_time)
+        self.gate = Gate("operator", TokenVerifier(self.trust.keys, ISSUER), self.fence, self.sink, hasty=calls.hasty)
         self.tokens = LayerTokens(issuer, self.fence, time.time)
         door = FrontDoor(issuer, self.fence, time.time, self.trust.jwks)
         for port in (Execution(), self.state, door, GovernanceService(directory / "audit", lambda: self.sink.dropped)):

@@ -12,7 +12,7 @@ from kuangchao_contracts import tokens
 from kuangchao_contracts.audit import AuditRecord, Decision
 from kuangchao_operator.audit.coalesce import VERBATIM
 from kuangchao_operator.gate.issuer_client import IssuerClient
-from kuangchao_operator.gate.limits import BURST
+from kuangchao_operator.gate.limits import BURST, CALLS_BURST
 from kuangchao_operator.gate.minting import LayerTokens
 from tests.boundary.gate.plane import JOB, JOIN, POD, World
 from tests.unit.authority.kit import Clock, Signer
@@ -74,6 +74,34 @@ async def test_no_success_and_no_proven_failure_counts(world: World) -> None:
     assert len(world.failures) == 0
     await world.stop()
     assert counted(world.records(), "StaleEpoch") == BURST + 50
+
+
+async def test_a_worker_fills_the_store_neither_by_calls_that_are_allowed_nor_by_bodies_that_are_wrong(
+    world: World,
+) -> None:
+    """The volume is all jobs'. Tokens are good, and new ones change nothing."""
+    statuses = [status for status, _ in await flood(world, int(CALLS_BURST) + 50, await some(world))]
+    assert statuses == [200] * int(CALLS_BURST) + [401] * 50
+    world.failure_time += 1
+    assert [status for status, _ in await flood(world, 11, await some(world))] == [200] * 10 + [401]
+    beat = {"resource": JOB.resource, "request": {"join": 1}}
+    async with world.session() as session:
+        headers = {"Authorization": f"Bearer {await lease(world)}"}
+        for _ in range(VERBATIM + 50):
+            async with session.post(f"{world.url}/v1/call/execution.heartbeat", json=beat, headers=headers) as response:
+                assert response.status == 400
+    await world.stop()
+    records = world.records()
+    assert counted(records, "TooMuchSent") == 51
+    wrong = [record for record in records if record.reason == "InvalidInput"]
+    assert sum(record.count for record in wrong) == VERBATIM + 50
+    assert len(wrong) <= VERBATIM + 2, "one more where a window ended meanwhile"
+
+
+async def some(world: World) -> Callable[[int], str]:
+    """Leases of one pod, another for each call."""
+    held = [await lease(world) for _ in range(3)]
+    return lambda number: held[number % 3]
 
 
 async def test_made_up_operations_are_one_kind_of_failure(world: World) -> None:

@@ -1,6 +1,6 @@
 """Floods of equal denials: none goes uncounted, also where one record already stands for many."""
 
-from kuangchao_operator.audit.coalesce import VERBATIM, DenialCounter
+from kuangchao_operator.audit.coalesce import VERBATIM, VERBATIM_OF_ONE, WINDOW_SECONDS, DenialCounter
 from tests.unit.authority.kit import Clock
 from tests.unit.authority.records import record
 
@@ -21,3 +21,17 @@ def test_operations_that_nobody_knows_are_counted_as_one() -> None:
     assert sum(counter.admit(item) for item in told) == VERBATIM
     (rest,) = counter.flush()
     assert (rest.op, rest.count) == ("unknown", 30)
+
+
+def test_one_subject_has_few_records_however_it_varies_its_faults() -> None:
+    clock = Clock()
+    counter = DenialCounter(clock)
+    told = [record(number, op=f"state.{number % 20}", reason=f"R{number % 7}") for number in range(5_000)]
+    stored = sum(item.count for item in told if counter.admit(item))
+    assert stored == VERBATIM_OF_ONE
+    assert counter.admit(record(subject="another")), "others are not concerned"
+    rest = counter.flush()
+    assert len(rest) <= 140
+    assert stored + sum(item.count for item in rest) == len(told)
+    clock.now += WINDOW_SECONDS
+    assert counter.admit(record()), "a window later it is told one by one again"
