@@ -20,7 +20,9 @@ from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
 from kuangchao_operator.layers.strategy.pins import as_infeasible
 from kuangchao_operator.layers.strategy.placement import island_of
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
+from kuangchao_operator.layers.strategy.schedule.links import creation_order
 from kuangchao_operator.layers.strategy.schedule.proof import prove
+from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
 from kuangchao_operator.layers.strategy.schedule.waits import DeadlockError
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.plans import setting_of
@@ -225,13 +227,24 @@ def _order(case: Case) -> Contradiction | None:
     return None
 
 
+def _links(case: Case) -> Contradiction | None:
+    """Communicators can be made: there is an order in which every member comes to each of them (Kahn 1962)."""
+    plan = case.plan
+    try:
+        creation_order((*plan.groups, *plan.overlays), plan.world_size)
+    except DeadlockError as error:
+        return Contradiction(
+            "groups", len(plan.groups), "another order", f"groups: {error}; nearest legal: another order"
+        )
+    return None
+
+
 def _bubble(case: Case) -> Contradiction | None:
-    """A pipeline that idles says how long: with equal passes (p - 1) / (m v) of the work (Narayanan et al. 2021)."""
+    """A pipeline that idles says for how long."""
     plan = case.plan
     if plan.pipeline == 1 or plan.schedule not in IDLES or plan.bubble_ppm > 0:
         return None
-    idle, work = plan.pipeline - 1, plan.accumulation_steps * plan.virtual_stages
-    usual = idle * 1_000_000 // (idle + work)
+    usual = even_bubble_ppm(plan.schedule, plan.pipeline, plan.virtual_stages, plan.accumulation_steps)
     message = (
         f"bubblePpm=0: {plan.pipeline} stages and {plan.accumulation_steps} micro-batches under {plan.schedule.value}"
         f" idle; with equal passes nearest legal bubblePpm: {usual}"
@@ -248,6 +261,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _mesh,
     _overlays,
     _stages,
+    _links,
     _order,
     _bubble,
 )
