@@ -178,13 +178,12 @@ class TrainingJobSpec(Contract):
                 "spec.checkpoint.storage is needed when everySteps or everyMinutes is set",
             ),
             (
-                f"self.devices.count < 1 || ({_EACH_FITS} && self.devices.count % ({_PRODUCT}) == 0)",
+                f"{_EACH_FITS} && self.devices.count % ({_PRODUCT}) == 0",
                 "='parallelism tensor %d x pipeline %d x context %d x data %d must divide devices.count %d'"
                 f".format([{', '.join(_PINNED)}, self.devices.count])",
             ),
             (
-                f"self.parallelism.mode != 'Manual' || !({_EACH_FITS}) || self.devices.count < 1"
-                f" || self.devices.count % ({_PRODUCT}) != 0 || self.devices.count == {_PRODUCT}",
+                f"self.parallelism.mode != 'Manual' || ({_EACH_FITS} && self.devices.count == {_PRODUCT})",
                 "='parallelism tensor %d x pipeline %d x context %d x data %d (1 where not given) must equal"
                 f" devices.count %d in mode Manual'.format([{', '.join(_PINNED)}, self.devices.count])",
             ),

@@ -1,7 +1,7 @@
 """Composition root: every part of the operator is made here, once, and given what it needs. Decides nothing."""
 
-import ipaddress
 import asyncio
+import ipaddress
 import logging
 import random
 import sys

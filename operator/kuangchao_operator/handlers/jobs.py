@@ -84,7 +84,7 @@ class JobLoops:
             self._ensure(after)
             self.wake(after.job.metadata.uid, hurry=urgent(before, after))
         if devices_freed(before, after):
-            self._wake_idle((after or before).job.spec.pool)  # type: ignore[union-attr]  # one of them is there
+            self._wake_idle(None)  # pools may share nodes
 
     def _pod_changed(self, before: PodRecord | None, after: PodRecord | None) -> None:
         record = after or before

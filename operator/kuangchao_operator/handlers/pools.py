@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from kuangchao_operator.kube.events import EventWriter
 from kuangchao_operator.kube.pools import pool_facts, pool_nodes
 from kuangchao_operator.kube.status import put_pool_status
 from kuangchao_operator.kube.writer import Writer
-from kuangchao_operator.layers.execution.model import Emit, PoolFacts
+from kuangchao_operator.layers.execution.model import Claim, Emit, PoolFacts
 from kuangchao_operator.layers.resource.decide import MAX_NAMED, pool_status
 
 RESYNC_SECONDS: Final = 30.0
@@ -64,7 +64,8 @@ class PoolKeeper:
         status = pool_status(
             pool,
             pool_nodes(pool.spec, self._cache),
-            reserved=sum(share.devices for entry in facts.claims for share in entry.shares),
+            reserved=_devices(facts.claims),
+            foreign=_devices(facts.foreign),
             waiting=len(facts.waiting),
             users=users,
             now=self._clock(),
@@ -88,6 +89,10 @@ class PoolKeeper:
 def in_use(facts: PoolFacts) -> list[str]:
     """Jobs that hold devices of the pool."""
     return sorted(f"{entry.namespace}/{entry.job}" for entry in facts.claims)
+
+
+def _devices(claims: Iterable[Claim]) -> int:
+    return sum(share.devices for entry in claims for share in entry.shares)
 
 
 def _refusal(users: list[str]) -> str:

@@ -1,11 +1,14 @@
 """A pool with everything that admission depends on, from the cache. Counts by the rules of the resource layer."""
 
+from collections.abc import Iterator
+
 from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.descriptor import NodeDescriptor
 from kuangchao_operator.kube.cache import Cache, JobRecord
 from kuangchao_operator.kube.nodes import NodeRecord
 from kuangchao_operator.layers.execution.facts import claim, waiting
 from kuangchao_operator.layers.execution.model import Claim, NodeSlots, PoolFacts
+from kuangchao_operator.layers.execution.overlap import foreign_claims
 from kuangchao_operator.layers.resource.decide import shapes, slots, undescribed
 from kuangchao_operator.layers.resource.model import PoolNode
 from kuangchao_operator.layers.resource.service import DescriptorReader
@@ -26,15 +29,24 @@ def _pool_facts(name: str, cache: Cache) -> PoolFacts | None:
     if record is None:
         return None
     spec, jobs = record.pool.spec, cache.jobs_in(name)
+    nodes = pool_nodes(spec, cache)
     return PoolFacts(
         name=name,
         spec=spec,
-        nodes=tuple(NodeSlots(**node.model_dump(exclude={"model"})) for node in pool_nodes(spec, cache)),
+        nodes=tuple(NodeSlots(**node.model_dump(exclude={"model"})) for node in nodes),
         claims=tuple(filter(None, (_claim(entry, cache) for entry in jobs))),
+        foreign=tuple(foreign_claims(spec, {node.node for node in nodes}, _of_others(name, cache))),
         waiting=tuple(filter(None, (waiting(entry.job) for entry in jobs))),
         shapes=shapes(spec, pool_descriptors(spec, cache)),
         deleting=record.pool.metadata.deletion_timestamp is not None,
     )
+
+
+def _of_others(name: str, cache: Cache) -> Iterator[tuple[ResourcePoolSpec, Claim]]:
+    for other in cache.pools:
+        if other.pool.metadata.name != name:
+            claims = (_claim(entry, cache) for entry in cache.jobs_in(other.pool.metadata.name))
+            yield from ((other.pool.spec, found) for found in claims if found is not None)
 
 
 def pool_nodes(spec: ResourcePoolSpec, cache: Cache) -> tuple[PoolNode, ...]:

@@ -34,7 +34,6 @@ from kuangchao_operator.local.store import LocalJobStore
 from kuangchao_operator.local.watcher import Watcher
 from kuangchao_operator.shell.actions import Actions
 from kuangchao_operator.shell.fencing import ended, holds
-from kuangchao_operator.shell.locks import PoolLocks
 from kuangchao_operator.shell.loop import JobKey, JobLoop, LoopPorts
 
 INTERRUPT_SECONDS: Final = 20.0
@@ -95,7 +94,7 @@ class Session:
             effects=effects,
             store=self.store,
             fence=plane.fence,
-            locks=PoolLocks(),
+            admission=asyncio.Lock(),
             actions=Actions(plane.gate, ExecutionAuthority(plane.tokens), effects),
             decide=decide,
             clock=now,

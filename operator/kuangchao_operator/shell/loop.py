@@ -19,7 +19,6 @@ from kuangchao_operator.facts.store import JobStore, Mutation
 from kuangchao_operator.layers.execution.model import Action, Decision, Emit, JobSnapshot
 from kuangchao_operator.shell.actions import Actions
 from kuangchao_operator.shell.fencing import align, ended
-from kuangchao_operator.shell.locks import PoolLocks
 from kuangchao_operator.shell.memory import JobMemory
 from kuangchao_operator.shell.ports import Effects, Facts, Fencing
 
@@ -51,7 +50,8 @@ class LoopPorts:
     effects: Effects
     store: JobStore
     fence: Fencing
-    locks: PoolLocks
+    admission: asyncio.Lock
+    """Held from snapshot to stored status of whoever reserves: pools may share nodes, so one for all."""
     actions: Actions
     decide: Decide
     clock: Callable[[], datetime]
@@ -144,8 +144,8 @@ class JobLoop:
             return Turn()
         snapshot, decision = seen
         if reserves(snapshot.job.status, decision.status):
-            # another job of the pool may be reserving at this moment: look again when it is our turn
-            async with self._ports.locks.of(snapshot.job.spec.pool):
+            # another job may be reserving at this moment: look again when it is our turn
+            async with self._ports.admission:
                 seen = await self._look()
                 if seen is None:
                     raise ConflictError("the job is gone")

@@ -1,5 +1,7 @@
 """Queue and placement: whole gangs or nothing, in order, never more than there is."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_operator.layers.execution.facts import claim
 from kuangchao_operator.layers.execution.facts import waiting as as_seen
 from kuangchao_operator.layers.execution.model import Claim, NodeSlots, PoolFacts, Waiting
+from kuangchao_operator.layers.execution.overlap import foreign_claims
 from kuangchao_operator.layers.execution.placement import Gang, place
 from kuangchao_operator.layers.execution.queue import admit
 from tests.unit.execution.world import World, holder, make_job, make_pool, waiting
@@ -174,6 +177,39 @@ def test_pool_is_never_given_out_twice(
     assert sum(used.values()) <= limit
     debug = sum(s.devices for c in claims if c.priority is Priority.DEBUG for s in c.shares)
     assert debug * 100 <= limit * spec.debug_share_percent
+
+
+SHARED = ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "devices", "taken"),
+    [
+        ({}, {}, 3, 3),
+        ({"cpu_per_device": "2"}, {}, 3, 2),
+        ({"cpu_per_device": "500m"}, {"cpu_per_device": "2"}, 3, 12),
+        ({"memory_per_device": "1Gi"}, {"memory_per_device": "4Gi"}, 2, 8),
+        ({"device_type": "gpu", "cpu_per_device": "4"}, {"device_type": "gpu"}, 3, 3),
+        ({"device_type": "gpu"}, {}, 3, None),
+    ],
+)
+def test_claims_of_another_pool_count_in_the_devices_of_this_one(
+    mine: dict[str, Any], other: dict[str, Any], devices: int, taken: int | None
+) -> None:
+    there = holder("theirs", "b", devices)
+    far = holder("far", "elsewhere", 9)
+    specs = ResourcePoolSpec(**mine), ResourcePoolSpec(**other)
+    found = list(foreign_claims(specs[0], SHARED, [(specs[1], there), (specs[1], far)]))
+    assert [s.devices for c in found for s in c.shares] == ([] if taken is None else [taken])
+
+
+def test_devices_that_jobs_of_another_pool_hold_are_not_given_out_again() -> None:
+    pool = make_pool({"a": 4, "b": 4}, foreign=(holder("theirs", "b", 3),), spec=ResourcePoolSpec(quota=6))
+    answer = admit(pool, waiting("me", 6))
+    assert not answer.allocation
+    assert "5 of 8 free" in answer.message
+    assert "team/theirs (3)" in answer.message
+    assert sum(s.devices for s in admit(pool, waiting("me", 5)).allocation) == 5
 
 
 @given(JOBS)

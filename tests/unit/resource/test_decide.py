@@ -205,9 +205,14 @@ def pool(**changes: Any) -> ResourcePool:
 
 
 def status(
-    of: ResourcePool, *nodes: PoolNode, reserved: int = 0, users: tuple[str, ...] = (), now: datetime = NOW
+    of: ResourcePool,
+    *nodes: PoolNode,
+    reserved: int = 0,
+    foreign: int = 0,
+    users: tuple[str, ...] = (),
+    now: datetime = NOW,
 ) -> Any:
-    return decide.pool_status(of, nodes, reserved=reserved, waiting=2, users=users, now=now)
+    return decide.pool_status(of, nodes, reserved=reserved, foreign=foreign, waiting=2, users=users, now=now)
 
 
 def test_status_counts_ready_nodes_and_lists_the_rest() -> None:
@@ -225,6 +230,12 @@ def test_free_respects_the_quota_and_is_never_negative() -> None:
     node = PoolNode(node="a", devices=8)
     assert status(pool(spec={"quota": 5}), node, reserved=2).free == 3
     assert status(pool(spec={"quota": 5}), node, reserved=7).free == 0
+
+
+def test_what_jobs_of_other_pools_hold_is_not_free() -> None:
+    made = status(pool(spec={"quota": 7}), PoolNode(node="a", devices=8), reserved=2, foreign=3)
+    assert (made.total, made.reserved, made.free) == (8, 2, 3)
+    assert made.conditions[0].message == "8 devices on 1 nodes, quota 7, 3 of them held by jobs of other pools"
 
 
 def test_an_empty_pool_is_not_ready_and_says_why() -> None:

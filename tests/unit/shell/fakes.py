@@ -14,7 +14,6 @@ from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_operator.facts.store import JobStore, Mutation
 from kuangchao_operator.layers.execution.model import Action, Decision, Emit, JobSnapshot
 from kuangchao_operator.shell.actions import Actions
-from kuangchao_operator.shell.locks import PoolLocks
 from kuangchao_operator.shell.loop import JobKey, JobLoop, LoopPorts
 from kuangchao_operator.shell.ports import Effects, Facts
 
@@ -145,7 +144,7 @@ class Rig:
             effects=self.world,
             store=self.world,
             fence=self.fence,
-            locks=PoolLocks(),
+            admission=asyncio.Lock(),
             actions=self.actions,
             decide=decide,
             clock=lambda: self.world.now,

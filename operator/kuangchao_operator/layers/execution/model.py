@@ -93,6 +93,8 @@ class PoolFacts(Contract):
     spec: ResourcePoolSpec
     nodes: tuple[NodeSlots, ...]
     claims: tuple[Claim, ...] = ()
+    foreign: tuple[Claim, ...] = ()
+    """What jobs of other pools hold on nodes of this one, in this pool's devices."""
     waiting: tuple[Waiting, ...] = ()
     shapes: tuple[DeviceShape, ...] = ()
     deleting: bool = False

@@ -36,15 +36,21 @@ class Room:
         self.debug_limit = self.limit * pool.spec.debug_share_percent // 100
         self.nodes = {n.node: n.devices if n.ready else 0 for n in pool.nodes}
         self.reserved = self.debug_reserved = 0
+        for claim in pool.foreign:
+            for share in claim.shares:
+                self._take(share)
         for claim in claims:
             self.take(claim.priority, claim.shares)
 
     def take(self, priority: Priority, shares: Iterable[NodeShare]) -> None:
         """Take shares off. A node that has lost devices under running pods has 0 free, never less."""
         for share in shares:
-            self.nodes[share.node] = max(0, self.nodes.get(share.node, 0) - share.devices)
+            self._take(share)
             self.reserved += share.devices
             self.debug_reserved += share.devices if priority is Priority.DEBUG else 0
+
+    def _take(self, share: NodeShare) -> None:
+        self.nodes[share.node] = max(0, self.nodes.get(share.node, 0) - share.devices)
 
     def free(self, priority: Priority) -> int:
         """Devices that a job of this priority could get in all, wherever they are."""
@@ -92,7 +98,7 @@ def admit(pool: PoolFacts, me: Waiting) -> Admission:
     allocation = room.fit(me) if strict is None else None
     if allocation is not None:
         return Admission(allocation=allocation, position=len(ahead) + 1)
-    return _refuse(room, me, others, blocker, len(ahead) + 1)
+    return _refuse(room, me, (*others, *pool.foreign), blocker, len(ahead) + 1)
 
 
 def _refuse(room: Room, me: Waiting, others: tuple[Claim, ...], blocker: Waiting | None, position: int) -> Admission:

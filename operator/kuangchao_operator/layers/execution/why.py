@@ -72,7 +72,10 @@ def explain(job: TrainingJob, pool: PoolFacts | None) -> Explanation:
     if pool is None:
         return base
     room = Room(pool, pool.claims)
-    sizes = sorted(((sum(s.devices for s in c.shares), f"{c.namespace}/{c.job}") for c in pool.claims), reverse=True)
+    sizes = sorted(
+        ((sum(s.devices for s in c.shares), f"{c.namespace}/{c.job}") for c in (*pool.claims, *pool.foreign)),
+        reverse=True,
+    )
     sick = [f"{n.node}: {device or 'node'} {why}" for n in pool.nodes for device, why in n.unhealthy]
     sick += [f"{n.node}: not ready" for n in pool.nodes if not n.ready]
     full = base.replace(

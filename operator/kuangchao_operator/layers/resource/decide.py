@@ -172,11 +172,19 @@ def _merged(found: list[DeviceShape], key: Callable[[DeviceShape], DeviceShape])
 
 
 def pool_status(
-    pool: ResourcePool, nodes: Iterable[PoolNode], *, reserved: int, waiting: int, users: Sequence[str], now: datetime
+    pool: ResourcePool,
+    nodes: Iterable[PoolNode],
+    *,
+    reserved: int,
+    foreign: int,
+    waiting: int,
+    users: Sequence[str],
+    now: datetime,
 ) -> ResourcePoolStatus:
     """Totals for people and programs; free is never below zero.
 
-    `users` are the jobs that hold devices of the pool, `reserved` is how many they hold.
+    `users` are the jobs that hold devices of the pool, `reserved` is how many they hold, `foreign` what jobs of other
+    pools hold on the same nodes.
     """
     members = sorted(nodes, key=lambda node: node.node)
     total = sum(node.devices for node in members if node.ready)
@@ -190,19 +198,20 @@ def pool_status(
         observed_generation=pool.metadata.generation,
         nodes=len(members),
         total=total,
-        free=max(0, usable - reserved),
+        free=max(0, min(usable - reserved, total - reserved - foreign)),
         reserved=reserved,
         waiting_jobs=waiting,
         active_jobs=len(users),
         unhealthy=tuple(unhealthy[:MAX_UNHEALTHY]),
-        conditions=(_ready(pool, len(members), total, users, now),),
+        conditions=(_ready(pool, len(members), total, foreign, users, now),),
     )
 
 
-def _ready(pool: ResourcePool, nodes: int, total: int, users: Sequence[str], now: datetime) -> Condition:
+def _ready(pool: ResourcePool, nodes: int, total: int, foreign: int, users: Sequence[str], now: datetime) -> Condition:
     status, reason = ConditionStatus.TRUE, Reason.AS_EXPECTED
     quota = f", quota {pool.spec.quota}" if pool.spec.quota is not None else ""
-    message = f"{total} devices on {nodes} nodes{quota}"
+    shared = f", {foreign} of them held by jobs of other pools" if foreign else ""
+    message = f"{total} devices on {nodes} nodes{quota}{shared}"
     if total == 0:
         status, reason = ConditionStatus.FALSE, Reason.POOL_EMPTY
         message = "no node matches nodeSelector" if nodes == 0 else f"none of {nodes} nodes has a usable device"
