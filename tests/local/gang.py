@@ -5,7 +5,7 @@ import itertools
 import multiprocessing
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from kuangchao_contracts.capability import Capability
@@ -16,6 +16,8 @@ from kuangchao_contracts.run import Empty
 from kuangchao_worker.pod.store import AttemptStore, open_store
 
 PATIENCE = 100.0
+AFTER_A_FAILURE = 3.0
+"""Seconds for the others once a rank has failed: most then wait for it in vain."""
 PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.pipelining", "kuangchao_worker.rank.wiring"]
 
 
@@ -84,14 +86,19 @@ class Gang:
         return self._attempt, store.port, store.prefix
 
     def _collect(self, world: int) -> list[Any]:
-        answers = []
-        for rank, (_, pipe) in enumerate(self._members[:world]):
-            answers.append(pipe.recv() if pipe.poll(PATIENCE) else (False, f"rank {rank} is silent"))
-        failures = [f"rank {rank}: {answer}" for rank, (fine, answer) in enumerate(answers) if not fine]
+        pipes = {pipe: rank for rank, (_, pipe) in enumerate(self._members[:world])}
+        answers = dict.fromkeys(range(world), (False, "silent"))
+        patience = PATIENCE
+        while pipes and (ready := wait(pipes, patience)):
+            for pipe in ready:
+                rank = pipes.pop(pipe)
+                answers[rank] = pipe.recv()
+                patience = patience if answers[rank][0] else AFTER_A_FAILURE
+        failures = [f"rank {rank}: {answer}" for rank, (fine, answer) in answers.items() if not fine]
         if failures:
             self.close()  # a rank may still wait for the one that failed
             raise RankFailedError("\n".join(failures))
-        return [answer for _, answer in answers]
+        return [answer for _, answer in answers.values()]
 
     def close(self) -> None:
         """End all processes."""

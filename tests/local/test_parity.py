@@ -1,10 +1,12 @@
 """Whatever the plan, the result is the same: losses, gradient norms and weights against one process, in fp64."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from tests.local.gang import Gang
 from tests.local.training import Job, Trained, committed, split, train
@@ -27,8 +29,15 @@ PLANS = {
     "tensor, sequence x data": split(tensor=2, data=2, sequence=True),
     "tensor, sequence x sharded, accumulated": split(tensor=2, data=2, sequence=True, accumulation=2, **FULL),
     "tensor x sharded in islands": split(tensor=2, data=4, shard_ranks=2, **FULL),
+    "pipeline": split(pipeline=2, accumulation=4),
+    "pipeline, all forward first": split(pipeline=2, accumulation=4, schedule=Schedule.GPIPE),
+    "pipeline x data": split(pipeline=2, data=2, accumulation=2),
+    "pipeline x sharded": split(pipeline=2, data=2, accumulation=4, **FULL),
+    "pipeline x tensor": split(pipeline=2, tensor=2, accumulation=2),
+    "pipeline x tensor, sequence": split(pipeline=2, tensor=2, accumulation=2, sequence=True),
+    "pipeline x tensor x data": split(pipeline=2, tensor=2, data=2, accumulation=2),
+    "pipeline x tensor, sequence x sharded": split(pipeline=2, tensor=2, data=2, accumulation=2, sequence=True, **FULL),
 }
-PARTS = {name: plan for name, plan in PLANS.items() if plan.tensor == 1}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +69,28 @@ def test_models_without_rules_train_sharded(gang: Gang, task: str) -> None:
     assert_same(found, expected, 1e-9)
 
 
+DIGITS = "kuangchao_worker.tasks.digits:digits"
+LAYERS = {**Job(split()).args, "layers": "3"}
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "sizes"),
+    [
+        (DIGITS, {"dropout": "0"}, {}),
+        (MOE, Job(split()).args, {"data": 2, **FULL}),
+        ("kuangchao_worker.tasks.text:transformer", LAYERS, {"stage_layers": (2, 1)}),
+    ],
+    ids=["a sequential without rules", "experts", "stages of unequal layers"],
+)
+def test_models_are_cut_into_stages(gang: Gang, task: str, args: dict[str, str], sizes: dict[str, Any]) -> None:
+    cut = split(pipeline=2, accumulation=2, **sizes)
+    found, expected = (train(gang, Job(plan, task, args)) for plan in (cut, split()))
+    assert_same(found, expected, 1e-9)
+    measured = expected.metrics.keys() - {"loss", "gradientNorm"}
+    assert len(measured) == 1
+    assert all(found.metrics[name] == expected.metrics[name] for name in measured), "rank 0 measures the whole model"
+
+
 def test_sharded_data_gives_the_bits_of_data_parallel(gang: Gang) -> None:
     """Of two operands the sum is the same in any order; dropout and all, in fp32."""
     args = {**Job(split()).args, "dropout": "0.2"}
@@ -76,7 +107,7 @@ def test_fp32_stays_near_one_process(gang: Gang) -> None:
     assert found.losses == pytest.approx(expected.losses, rel=1e-4)
 
 
-RESUMED = ["sharded over three", "tensor, sequence x sharded, accumulated", "tensor x data"]
+RESUMED = ["sharded over three", "tensor, sequence x sharded, accumulated", "pipeline x tensor x data"]
 
 
 @pytest.mark.parametrize("name", RESUMED)

@@ -1,5 +1,6 @@
 """A training run in the rank processes of a gang: executor, state and topology as a rank has them, called directly."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.runnable import require_runnable
-from kuangchao_worker.rank.wiring import make_parameters, stream
+from kuangchao_worker.rank.wiring import make_parameters, make_pipe, stream
 from kuangchao_worker.tasks import Task, load_task
 from tests.local.gang import Gang, Seat
 from tests.unit.worker.fakegate import make_launch, make_plan
@@ -79,7 +80,10 @@ def doubled(task: Task) -> Task:
     def loss(module: nn.Module, batch: Any) -> torch.Tensor:
         return task.loss(module, [part.double() if part.is_floating_point() else part for part in batch])
 
-    return replace(task, model=lambda: task.model().double(), loss=loss)
+    def evaluate(module: nn.Module) -> dict[str, float]:
+        return task.evaluate(deepcopy(module).float()) if task.evaluate is not None else {}
+
+    return replace(task, model=lambda: task.model().double(), loss=loss, evaluate=evaluate)
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,10 @@ def _train(seat: Seat, job: Job) -> Trained:
         report=lambda *_: None,
         algorithm=TaskAlgorithm(
             task, parameters, rank=seat.rank, device=CPU, accumulation=plan.accumulation_steps,
-            precision=Precision.FP32,
+            precision=Precision.FP32, pipe=make_pipe(parameters, topology.mesh, plan, CPU),
         ),
         batches=Batches(task.dataset, task.collate, plan, seat.rank, job.seed),
-        agreement=Agreement(CPU),
+        agreement=Agreement(CPU, plan.pipeline),
         log=losses,
     )  # fmt: skip
     rng.seed_all(job.seed * 1_000_003 + stream(plan, seat.rank))

@@ -7,6 +7,7 @@ import pytest
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.claims import Claims
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Axis, AxisGroups, Recompute, Sharding
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_worker.layers.topology.decide import GroupSpec, TopologyCycleError, build_order, digest, groups_of
@@ -58,7 +59,9 @@ def test_links_are_built_only_for_the_assigned_plan_and_attempt() -> None:
 @pytest.mark.parametrize(
     ("field", "plan"),
     [
-        ("pipeline=2", {"pipeline": 2}),
+        ("accumulationSteps=1", {"pipeline": 2}),
+        ("schedule='interleaved'", {"pipeline": 2, "accumulation": 2, "schedule": Schedule.INTERLEAVED}),
+        ("context=2", {"context": 2}),
         ("tensor=2: the task has no rules", {"tensor": 2}),
         ("sharding='gradients'", {"sharding": Sharding.GRADIENTS}),
         ("recompute='full'", {"recompute": Recompute.FULL}),
@@ -71,7 +74,7 @@ def test_plan_that_this_worker_cannot_carry_out_is_refused(field: str, plan: dic
 
 
 def test_plans_that_it_can_carry_out_are_not() -> None:
-    for plan in ({}, {"sharding": Sharding.FULL}, {"tensor": 2, "sequence": True}, {"tensor": 2}):
+    for plan in ({}, {"sharding": Sharding.FULL}, {"tensor": 2, "sequence": True}, {"pipeline": 2, "accumulation": 2}):
         require_runnable(make_plan(2, **plan), RULES)
 
 

@@ -1,6 +1,6 @@
 """Runs the user's task on the module that state owns. User code sees a module and a batch, nothing of the plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
+from kuangchao_worker.rank.stages import loss_of, model_input
 from kuangchao_worker.tasks import Task
 
 
@@ -25,6 +26,16 @@ class Store(Protocol):
         """A plain module with the weights of all ranks, on rank 0. All ranks must call."""
 
 
+class Pipe(Protocol):
+    """A rank's stage of a pipeline, as execution runs it."""
+
+    first: bool
+    last: bool
+
+    def step(self, inputs: Sequence[torch.Tensor], loss: Callable[[torch.Tensor, int], torch.Tensor]) -> list[float]:
+        """Forward and backward of all micro-batches; the losses on the last stage."""
+
+
 class TaskAlgorithm:
     """Forward, backward and evaluation of one rank."""
 
@@ -37,10 +48,12 @@ class TaskAlgorithm:
         device: torch.device,
         accumulation: int,
         precision: Precision,
+        pipe: Pipe | None = None,
     ) -> None:
         if precision is Precision.FP16:
             raise InvalidInputError("training.precision", "fp16", "needs gradient scaling, which is not there", "bf16")
         self._task, self._store, self._rank, self._device = task, store, rank, device
+        self._pipe = pipe
         self._scale, self._precision = 1 / accumulation, precision
 
     def micro_step(self, batch: Any, *, last: bool) -> float:
@@ -50,6 +63,21 @@ class TaskAlgorithm:
                 loss = self._task.loss(self._store.forward(), _to_device(batch, self._device))
             (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]  # torch
         return loss.item()
+
+    def pipe_step(self, batches: list[Any]) -> float:
+        """See Algorithm."""
+        pipe = self._pipe
+        if pipe is None:
+            raise ValueError("a plan without pipeline has no stages")
+        on = [_to_device(batch, self._device) for batch in batches] if pipe.first or pipe.last else []
+
+        def loss(output: torch.Tensor, number: int) -> torch.Tensor:
+            with self._autocast():
+                return loss_of(self._task, output, on[number]) * self._scale
+
+        inputs = [model_input(self._task, batch) for batch in on] if pipe.first else []
+        with self._autocast():
+            return sum(pipe.step(inputs, loss)) / self._scale
 
     def evaluate(self) -> dict[str, float]:
         """See Algorithm."""

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from kuangchao_contracts.rules import ParallelRules
 
-NOT_BUILT: Final = ("pipeline", "context", "expert", "expert_tensor", "virtual_stages")
+NOT_BUILT: Final = ("context", "expert", "expert_tensor", "virtual_stages")
+SCHEDULES: Final = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 SHARDINGS: Final = (Sharding.NONE, Sharding.FULL)
 
 
@@ -30,6 +32,10 @@ def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, o
         yield "recompute", plan.recompute.value, "this worker keeps all activations", Recompute.NONE.value
     if plan.tensor > 1 and not rules.tensor:
         yield "tensor", plan.tensor, "the task has no rules.tensor", 1
+    if plan.pipeline > 1 and plan.schedule not in SCHEDULES:
+        yield "schedule", plan.schedule.value, "this worker runs one chunk of layers per stage", SCHEDULES[-1].value
+    if plan.accumulation_steps < plan.pipeline:
+        yield "accumulationSteps", plan.accumulation_steps, "leaves stages without work", plan.pipeline
     if plan.sequence and plan.tensor == 1:
         yield "sequence", True, "needs tensor parallelism", False
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
@@ -33,6 +34,7 @@ from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.tasks import Task, load_task
 
 if TYPE_CHECKING:
+    from kuangchao_worker.layers.execution.pipe import PipeRunner
     from kuangchao_worker.layers.state.sharded import ShardedStore
 
     Parameters = ParameterStore | ShardedStore
@@ -87,9 +89,10 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
             device=device,
             accumulation=plan.accumulation_steps,
             precision=assignment.launch.training.precision,
+            pipe=make_pipe(parameters, topology.mesh, plan, device),
         ),
         batches=Batches(task.dataset, task.collate, plan, assignment.rank, assignment.launch.training.seed),
-        agreement=Agreement(device),
+        agreement=Agreement(device, plan.pipeline),
         log=LossLog(metrics_path(assignment), assignment.attempt),
     )
     # a restored checkpoint replaces this
@@ -132,6 +135,17 @@ def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelP
         return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan)
     optimizer = task.optimizer(module.parameters())
     return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None)
+
+
+def make_pipe(
+    parameters: "Parameters", mesh: DeviceMesh | None, plan: ParallelPlan, device: torch.device
+) -> "PipeRunner | None":
+    """What runs this rank's stage; None where the plan has no stages."""
+    if plan.pipeline == 1 or mesh is None:
+        return None
+    from kuangchao_worker.layers.execution.pipe import PipeRunner
+
+    return PipeRunner(parameters.forward(), mesh, plan, device)
 
 
 def make_state(

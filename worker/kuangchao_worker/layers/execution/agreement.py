@@ -21,13 +21,14 @@ class Agreed:
 
 
 class Agreement:
-    """Agrees over the world group, or with itself when it is alone."""
+    """Agrees over the world group, or with itself when it is alone. Of `stages` ranks one has a loss."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stages: int = 1) -> None:
         # float64: the mean loss must keep every bit of the ranks' float32 losses
         self._device = device
         self._values = torch.zeros(3, dtype=torch.float64, device=device)
         self._world = dist.get_world_size() if dist.is_initialized() else 1
+        self._losses = self._world // stages
 
     def after_step(self, loss: float, *, stop: bool, save: bool) -> Agreed:
         """Combine what each rank saw: the mean of the losses, and yes if any rank said yes."""
@@ -36,7 +37,7 @@ class Agreement:
         self._values.copy_(torch.tensor((loss, stop, save), dtype=torch.float64))
         dist.all_reduce(self._values)
         total, stops, saves = self._values.tolist()
-        return Agreed(total / self._world, stops > 0, saves > 0)
+        return Agreed(total / self._losses, stops > 0, saves > 0)
 
     def start(self, restore: CheckpointRef | None) -> CheckpointRef | None:
         """The restore point that rank 0 was given. Ranks that choose alone may resume at different steps."""

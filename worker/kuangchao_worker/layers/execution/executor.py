@@ -13,10 +13,12 @@ from typing import Any, Protocol
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, StepResult, SubmitGradients
-from kuangchao_worker.layers.execution.agreement import Agreement
+from kuangchao_contracts.run import Empty
+from kuangchao_worker.layers.execution.agreement import Agreed, Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.metrics import LossLog
+from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Operation, Pipe, compiled
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.shards import working_name
 
@@ -39,6 +41,9 @@ class Algorithm(Protocol):
 
     def micro_step(self, batch: Any, *, last: bool) -> float:
         """Forward and backward of one micro-batch; gradients are reduced over the ranks on the last one."""
+
+    def pipe_step(self, batches: list[Any]) -> float:
+        """All micro-batches through this rank's stage; the sum of their losses, 0 where there is no loss."""
 
     def evaluate(self) -> dict[str, float]:
         """Final measurements; empty when the task has none or this is not rank 0."""
@@ -66,7 +71,11 @@ class Executor:
     clock: Callable[[], float] = time.monotonic
     _saved_at: float = field(init=False, default=0.0)
     _saved_step: int = field(init=False, default=0)
+    _operations: tuple[Operation, ...] = field(init=False)
     metrics: dict[str, str] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._operations = compiled(self.assignment.launch.plan)
 
     def run(self, restore: CheckpointRef | None) -> Outcome:
         """Restore if there is something to restore, then train to the last step or until all ranks agree to stop."""
@@ -99,14 +108,21 @@ class Executor:
     def _step(self) -> bool:
         """One step; whether all ranks agreed to stop after it."""
         self.context.enter("train")
-        step = self.context.step + 1
+        step, loss = self.context.step + 1, 0.0
         parts = self.batches.indices(step)
-        loss = 0.0
-        for number, indices in enumerate(parts, start=1):
-            loss += self.algorithm.micro_step(self.batches.load(indices), last=number == len(parts))
-        result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
-        self.context.done("submit_gradients")
-        agreed = self.agreement.after_step(loss / len(parts), stop=self.stop(), save=self._due())
+        result: Contract = Empty()
+        agreed = Agreed(loss=0.0, stop=False, save=False)
+        for operation in self._operations:
+            match operation:
+                case Compute(number, reduce):
+                    loss += self.algorithm.micro_step(self.batches.load(parts[number]), last=reduce)
+                case Pipe():
+                    loss += self.algorithm.pipe_step([self.batches.load(part) for part in parts])
+                case Commit():
+                    result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
+                    self.context.done("submit_gradients")
+                case Agree():
+                    agreed = self.agreement.after_step(loss / len(parts), stop=self.stop(), save=self._due())
         self._move_to(step)
         self._publish(agreed.loss, result)
         if agreed.save and not agreed.stop:

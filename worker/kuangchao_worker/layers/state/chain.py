@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 
 FIELD = "task.rules.chain"
@@ -25,6 +27,12 @@ def matching(module: nn.Module, pattern: str) -> Iterator[str]:
     return walk(module, 0, "")
 
 
+def repeated(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
+    """Links that count as layers: those that one rule names together, or else all."""
+    layers = [name for pattern in rules.chain if "*" in pattern for name in matching(module, pattern)]
+    return tuple(layers) or chain(module, rules)
+
+
 def chain(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
     """Names of the links in order; empty where the rules give none and the model is not an `nn.Sequential`.
 
@@ -38,9 +46,10 @@ def chain(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
         if not found:
             raise InvalidInputError(FIELD, pattern, "names no module of the model")
         names += found
-    loose = [name for name, _ in module.named_parameters() if not any(name.startswith(f"{link}.") for link in names)]
+    held = (*module.named_parameters(), *module.named_buffers())
+    loose = [name for name, _ in held if not any(name.startswith(f"{link}.") for link in names)]
     if loose:
-        raise InvalidInputError(FIELD, rules.chain, f"does not hold the parameter {loose[0]}")
+        raise InvalidInputError(FIELD, rules.chain, f"does not hold {loose[0]}")
     return tuple(names)
 
 
@@ -48,3 +57,47 @@ def units(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Links with parameters: what is gathered and reduced at a time where data is sharded."""
     found = [module.get_submodule(name) for name in names]
     return [link for link in found if any(True for _ in link.parameters())]
+
+
+def stage_links(module: nn.Module, rules: ParallelRules, plan: ParallelPlan, stage: int) -> tuple[str, ...]:
+    """Links of a pipeline stage: its layers, and what comes before the first and after the last of all.
+
+    Raises InvalidInputError when the layers cannot be cut so.
+    """
+    links, layers = chain(module, rules), repeated(module, rules)
+    if not links:
+        raise InvalidInputError(FIELD, (), f"is empty, and the plan cuts the model into {plan.pipeline} stages")
+    sizes = plan.stage_layers or _even(len(layers), plan.pipeline)
+    if len(sizes) != plan.pipeline or sum(sizes) != len(layers):
+        raise InvalidInputError("plan.stageLayers", sizes, f"is no cut of {len(layers)} layers in {plan.pipeline}")
+    # where a stage begins among the links: before the first layer of its own, the first stage with the first link
+    starts = [0, *(links.index(layers[sum(sizes[:n])]) for n in range(1, plan.pipeline)), len(links)]
+    return links[starts[stage] : starts[stage + 1]]
+
+
+def _even(layers: int, stages: int) -> tuple[int, ...]:
+    if layers % stages:
+        raise InvalidInputError("plan.pipeline", stages, f"does not divide {layers} layers, and stageLayers is empty")
+    return (layers // stages,) * stages
+
+
+class Stage(nn.Module):
+    """Some links of a model, under the names that they have in it, called one after the other."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = tuple(names)
+        for name in names:
+            above, _, own = name.rpartition(".")
+            holder: nn.Module = self
+            for part in filter(None, above.split(".")):
+                if part not in dict(holder.named_children()):
+                    holder.add_module(part, nn.Module())
+                holder = holder.get_submodule(part)
+            holder.add_module(own, module.get_submodule(name))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the last link gives."""
+        for name in self._names:
+            hidden = self.get_submodule(name)(hidden)
+        return hidden

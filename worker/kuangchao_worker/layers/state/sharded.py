@@ -23,13 +23,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
-from kuangchao_worker.layers.state.chain import chain, units
+from kuangchao_worker.layers.state.chain import Stage, chain, stage_links, units
+from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
-from kuangchao_worker.layers.state.split import split_data, split_tensor
+from kuangchao_worker.layers.state.split import check_rules, split_data, split_tensor
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
 TENSOR = "tensor"
+PIPELINE = entries.PIPELINE
 
 
 class ShardedStore:
@@ -46,6 +48,7 @@ class ShardedStore:
         self.module, self._rules, self._plan = module, rules, plan
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._links = chain(module, rules)
+        check_rules(module, rules)
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._mesh: DeviceMesh | None = None
@@ -56,6 +59,9 @@ class ShardedStore:
         if mesh is None:
             raise ValueError("a plan that splits a model has a mesh")
         self._mesh = mesh
+        if PIPELINE in (mesh.mesh_dim_names or ()):
+            self._links = stage_links(self.module, self._rules, self._plan, mesh.get_local_rank(PIPELINE))
+            self.module = Stage(self.module, self._links)
         if TENSOR in (mesh.mesh_dim_names or ()):
             split_tensor(self.module, mesh[TENSOR], self._rules, sequence=self._plan.sequence)
         split_data(self.module, mesh, units(self.module, self._links), self._plan)
@@ -114,8 +120,10 @@ class ShardedStore:
 
     def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
         """A plain module with the weights of all ranks, on rank 0; on others without. All ranks must call."""
-        state = get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        state = get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
         made = make()
+        if self._mesh is not None and PIPELINE in (self._mesh.mesh_dim_names or ()):
+            state = _joined(state, self._mesh.get_group(PIPELINE))
         if dist.get_rank() == 0:
             made.load_state_dict(state)
         return made
@@ -128,6 +136,16 @@ class ShardedStore:
             piece = entries.local(tensor).detach().cpu().contiguous()
             result.update(piece.view(torch.uint8).numpy().tobytes())
         return result.hexdigest()
+
+
+def _joined(state: dict[str, Any], group: dist.ProcessGroup) -> dict[str, Any]:
+    """The states of all stages on rank 0; on others what they had. The group that rank 0 is in suffices."""
+    ranks = dist.get_process_group_ranks(group)
+    if ranks[0] != 0:
+        return state
+    parts: list[Any] | None = [None] * len(ranks) if dist.get_rank() == 0 else None
+    dist.gather_object(in_memory(state), parts, dst=0, group=group)
+    return {name: tensor for part in parts or [state] for name, tensor in part.items()}
 
 
 def _order(module: nn.Module, optimizer: Optimizer) -> list[str]:

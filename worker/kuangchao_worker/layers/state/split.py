@@ -31,6 +31,13 @@ ISLANDS = ("replicate", "shard")
 DATA = "data"
 
 
+def check_rules(module: nn.Module, rules: ParallelRules) -> None:
+    """Raise InvalidInputError for a tensor rule that means no module: what it was to split would stay whole."""
+    for pattern in rules.tensor:
+        if not any(matching(module, pattern)):
+            raise InvalidInputError("task.rules.tensor", pattern, "names no module of the model")
+
+
 def split_tensor(module: nn.Module, mesh: DeviceMesh, rules: ParallelRules, *, sequence: bool) -> None:
     """Split the modules that the rules name over a mesh of one axis. Raises InvalidInputError without rules."""
     if not rules.tensor:

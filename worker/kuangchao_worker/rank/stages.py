@@ -1,0 +1,57 @@
+"""The user's loss where the model is cut into stages: its input on the first stage, its value on the last.
+
+User code calls a module once and computes a loss from what it gives. Here that module is a stand-in: one that notes
+what it is called with, or one that gives what the last stage has computed. The task never knows.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_worker.tasks import Task
+
+
+class _Called(Exception):  # noqa: N818 - no error: it ends the loss function once its input is known
+    def __init__(self, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.given, self.named = given, named
+
+
+class _Noting(nn.Module):
+    def forward(self, *given: Any, **named: Any) -> Any:
+        raise _Called(given, named)
+
+
+class _Giving(nn.Module):
+    def __init__(self, output: torch.Tensor) -> None:
+        super().__init__()
+        self._output = output
+        self.calls = 0
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        del given, named
+        self.calls += 1
+        return self._output
+
+
+def model_input(task: Task, batch: Any) -> torch.Tensor:
+    """What the task calls its model with. Raises InvalidInputError unless that is one tensor."""
+    try:
+        task.loss(_Noting(), batch)
+    except _Called as call:
+        if len(call.given) == 1 and not call.named and isinstance(call.given[0], torch.Tensor):
+            return call.given[0]
+        raise InvalidInputError(
+            "task.loss", len(call.given) + len(call.named), "a pipeline's model takes one tensor", 1
+        ) from None
+    raise InvalidInputError("task.loss", 0, "did not call the model", 1)
+
+
+def loss_of(task: Task, output: torch.Tensor, batch: Any) -> torch.Tensor:
+    """The task's loss for an output of the model. Raises InvalidInputError if it calls the model more than once."""
+    given = _Giving(output)
+    loss = task.loss(given, batch)
+    if given.calls != 1:
+        raise InvalidInputError("task.loss", given.calls, "calls of the model; a pipeline's is called once", 1)
+    return loss
