@@ -60,6 +60,7 @@ def test_large_steps_say_what_is_left_out() -> None:
     step = large()
     for text in (render_terminal(step, 100), render_svg(step)):
         assert "Run and drawn with 160 of 2000 micro-batches" in text
+        assert "A column shows what takes most of its time." in text
     assert "24 of 40 stages are shown" in render_terminal(step, 100)
     assert "32 of 40 stages are shown" in render_svg(step)
 
@@ -96,6 +97,7 @@ def test_svg_of_a_large_step_is_bounded() -> None:
     drawn = render_svg(step)
     assert drawn.count("<rect") <= ROWS * 4 * (CELLS + 1)
     assert "<title>forward" not in drawn
+    assert "A column shows" not in render_svg(small()) + render_terminal(small(), 60)
 
 
 class Args(BaseModel):

@@ -42,6 +42,7 @@ def test_figures_of_unequal_stages_are_close(schedule: Schedule) -> None:
     [
         (Case(Schedule.ONE_F_ONE_B, 4, 1, 8), 10_000, 8),
         (Case(Schedule.ONE_F_ONE_B, 4, 1, 4096), 800, 100),
+        (Case(Schedule.ONE_F_ONE_B, 1, 1, 4096), 30_000, 512),
         (Case(Schedule.ONE_F_ONE_B, 100, 1, 4096), 800, 400),
         (Case(Schedule.INTERLEAVED, 8, 2, 4096), 1000, 32),
         (Case(Schedule.INTERLEAVED, 4, 2, 4095), 500, 30),

@@ -7,14 +7,17 @@ from kuangchao_contracts.parallel import Schedule
 from kuangchao_operator.layers.strategy.footprint.schedules import group_size
 from kuangchao_operator.layers.strategy.schedule.orders import ZERO_BUBBLE
 
+MOST = 512
+"""Micro-batches that anybody looks at."""
+
 
 def fewer(schedule: Schedule, pipeline: int, virtual: int, micro_batches: int, passes: int, *, fills: int = 4) -> int:
     """How many micro-batches to look at so that there are about `passes` passes, at least `fills` times the stages.
 
-    Interleaved groups keep their size; where that cannot be, all micro-batches are taken.
+    More than MOST show nothing new. Interleaved groups keep their size; where that cannot be, all of them are taken.
     """
     each = pipeline * virtual * (3 if schedule in ZERO_BUBBLE else 2)
-    most = min(micro_batches, max(passes // each, fills * pipeline))
+    most = min(micro_batches, max(min(MOST, passes // each), fills * pipeline))
     if schedule is not Schedule.INTERLEAVED:
         return most
     size = group_size(pipeline, micro_batches)

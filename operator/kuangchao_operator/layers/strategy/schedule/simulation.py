@@ -16,7 +16,7 @@ from kuangchao_operator.layers.strategy.schedule.sample import fewer
 from kuangchao_operator.layers.strategy.schedule.timeline import Timeline, share_ppm
 from kuangchao_operator.layers.strategy.schedule.transport import Transport
 
-LIMIT = 60_000
+LIMIT = 30_000
 """Passes that are run."""
 EQUAL = ChunkTime(forward=1000, backward=1000, weight=1000)
 """Where no time is known: the backward pass takes twice the forward pass's."""

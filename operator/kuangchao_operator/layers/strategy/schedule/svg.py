@@ -11,8 +11,9 @@ from kuangchao_operator.layers.strategy.schedule.timeline import PASSES, Activit
 from kuangchao_operator.layers.strategy.schedule.words import duration, headline, notes
 
 ROWS = 32
-CELLS = 500
-"""A lane of more spans than this is drawn as so many cells."""
+SPANS = 6_000
+"""A drawing of more spans than this has each lane cut into cells."""
+CELLS = 400
 LEFT, WIDTH, LINE = 76, 1100, 18
 HEIGHTS = {Lane.COMPUTE: 20, Lane.SEND_ON: 6, Lane.SEND_BACK: 6, Lane.REDUCE: 6}
 CLASSES = {
@@ -39,15 +40,18 @@ def render_svg(step: Simulation) -> str:
     for span in step.timeline.spans:
         if span.stage in shown and span.stop > span.start:
             shown[span.stage][span.lane].append(span)
+    coarse = sum(len(spans) for lanes in shown.values() for spans in lanes.values()) > SPANS
     body, top = [], 2 * LINE
     for stage, lanes in shown.items():
         body.append(_text(4, top + 14, f"stage {stage}"))
         for lane, spans in lanes.items():
             if spans or lane is Lane.COMPUTE:
-                body += _lane(spans, top, HEIGHTS[lane], step.timeline.stop)
-                top += HEIGHTS[lane] + 1
+                height = HEIGHTS[lane]
+                body += _ground(top, height) if lane is Lane.COMPUTE else ()
+                body += (_coarse if coarse else _exact)(spans, top, height, step.timeline.stop)
+                top += height + 1
         top += 5
-    below = _below(step, top + LINE, len(stages))
+    below = _below(step, top + LINE, notes(step, len(stages), coarse=coarse))
     height = top + (len(below) + 1) * LINE
     return _document(headline(step), height, [*body, *below])
 
@@ -64,12 +68,12 @@ def _document(title: str, height: int, body: Sequence[str]) -> str:
     )
 
 
-def _lane(spans: Sequence[Span], top: int, height: int, stop: int) -> Iterator[str]:
-    if height == HEIGHTS[Lane.COMPUTE]:
-        yield f'<rect class="idle" x="{LEFT}" y="{top}" width="{WIDTH}" height="{height}"/>'
-    if len(spans) > CELLS:
-        yield from _coarse(spans, top, height, stop)
-        return
+def _ground(top: int, height: int) -> tuple[str]:
+    """What is seen where a stage is idle."""
+    return (f'<rect class="idle" x="{LEFT}" y="{top}" width="{WIDTH}" height="{height}"/>',)
+
+
+def _exact(spans: Sequence[Span], top: int, height: int, stop: int) -> Iterator[str]:
     for span in spans:
         left, right = _x(span.start, stop), _x(span.stop, stop)
         yield (
@@ -92,7 +96,7 @@ def _coarse(spans: Sequence[Span], top: int, height: int, stop: int) -> Iterator
         place += length
 
 
-def _below(step: Simulation, top: int, stages: int) -> list[str]:
+def _below(step: Simulation, top: int, said: Sequence[str]) -> list[str]:
     """Axis, legend and notes, a line each."""
     end = duration(step.timeline.stop) if step.timed else "end"
     axis = _text(LEFT, top, "0") + f'<text x="{LEFT + WIDTH}" y="{top}" text-anchor="end">{end}</text>'
@@ -104,8 +108,7 @@ def _below(step: Simulation, top: int, stages: int) -> list[str]:
             legend.append(f'<rect class="{CLASSES[activity]}" x="{left}" y="{y - 10}" width="12" height="12"/>')
             legend.append(_text(left + 16, y, str(activity)))
             left += 40 + 7 * len(activity)
-    said = [_text(LEFT, top + (n + 2) * LINE, note) for n, note in enumerate(notes(step, stages))]
-    return [axis, "".join(legend), *said]
+    return [axis, "".join(legend), *(_text(LEFT, top + (n + 2) * LINE, note) for n, note in enumerate(said))]
 
 
 def _x(time: int, stop: int) -> float:

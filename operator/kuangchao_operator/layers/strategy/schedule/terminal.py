@@ -54,7 +54,8 @@ def render_terminal(step: Simulation, width: int = 80, *, plain: bool = False) -
         lines += _stage(step, stage, spans, marks, label, columns)
     lines.append(f"{'':{label}}{_axis(step, columns)}")
     lines.append(_legend(step, marks))
-    return "\n".join([*lines, *notes(step, len(stages))])
+    coarse = columns < 2 * step.simulated * step.virtual
+    return "\n".join([*lines, *notes(step, len(stages), coarse=coarse)])
 
 
 def _stage(

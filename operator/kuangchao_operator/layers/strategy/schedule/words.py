@@ -19,8 +19,8 @@ def _steady(step: Simulation) -> str:
     return f" ({percent(step.steady_bubble_ppm)} if no stage waits for the others between steps)"
 
 
-def notes(step: Simulation, stages: int) -> tuple[str, ...]:
-    """What a reader must know of a drawing that shows `stages` of the stages."""
+def notes(step: Simulation, stages: int, *, coarse: bool = False) -> tuple[str, ...]:
+    """What a reader must know of a drawing of `stages` of the stages; `coarse`: its columns may hold several passes."""
     found = []
     if not step.timed:
         found.append(
@@ -34,6 +34,8 @@ def notes(step: Simulation, stages: int) -> tuple[str, ...]:
         )
     if stages < step.timeline.stages:
         found.append(f"{stages} of {step.timeline.stages} stages are shown, evenly spread.")
+    if coarse:
+        found.append("A column shows what takes most of its time.")
     return tuple(found)
 
 
