@@ -29,6 +29,6 @@ cat <<TEXT
 
 The cluster stays up. To use it:
   export KUBECONFIG=${KUBECONFIG:-~/.kube/config} PATH=$(cluster/kc bin):\$PATH
-  kubectl get trainingjobs -A
+  kubectl -n $JOBS get trainingjobs
 To stop it: make down
 TEXT
