@@ -25,8 +25,8 @@ Key = tuple[str, str, str]
 class DenialCounter:
     """Lets the first equal denials of a window through and counts the rest."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], verbatim_of_one: int = VERBATIM_OF_ONE) -> None:
+        self._clock, self._verbatim_of_one = clock, verbatim_of_one
         self._start = clock()
         self._seen: dict[Key, int] = {}
         self._last: dict[Key, AuditRecord] = {}
@@ -41,7 +41,7 @@ class DenialCounter:
             key = ("many", "many", record.reason)
         seen = self._seen.get(key, 0) + 1
         self._seen[key] = seen
-        if seen <= VERBATIM and self._of_one[key[0]] < VERBATIM_OF_ONE:
+        if seen <= VERBATIM and self._of_one[key[0]] < self._verbatim_of_one:
             self._of_one[key[0]] += 1
             return True
         self._last[key] = record

@@ -25,6 +25,7 @@ from kuangchao_contracts.ports import OPERATIONS, PORTS
 from kuangchao_contracts.ports.base import Operation, Port, operations
 from kuangchao_contracts.resources import CLUSTER
 from kuangchao_contracts.tokens import TOKEN_TYPE, TokenVerifier
+from kuangchao_operator.audit.coalesce import DenialCounter
 from kuangchao_operator.audit.query import query
 from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.gate.minting import AUDIT_RESOURCE
@@ -91,6 +92,8 @@ class World:
 
     def _serve(self) -> None:
         self.sink, self.log = StoreSink(self.directory / "audit", self.clock), OperationLog()
+        # time stands still, so all refusals of a suite are in one window, and each is to have its record
+        self.sink._denials = DenialCounter(self.clock, verbatim_of_one=1_000_000)
         self.control, self.rank = self._gate("operator", self.sink), self._gate("rank/0", self.log)
         for port in PORTS:
             self.gate_of(port).register(recorder(port, self.reached))
