@@ -62,6 +62,8 @@ SOURCES = (
     Source("pytorch/torchtitan#", "torchtitan-2024", Figure.RESERVED, split=Split.STAGES),
     Source("pytorch/torchtitan", "torchtitan", Figure.RESERVED, allocator="expandable", split=Split.STAGES),
     Source("calculon", "megatron-2022", Figure.FORMULA, allocator="expandable"),
+    Source("slime", "megatron-rl", Figure.ALLOCATED),
+    Source("NeMo/RL", "megatron-rl", Figure.ALLOCATED),
     Source("Megatron-LM:tests", "megatron", Figure.LAST_STAGE),
     Source("Megatron-LM#", "megatron", Figure.ALLOCATED),
     Source("Megatron-LM", "megatron", Figure.ALLOCATED, "expandable", open_recompute=True, open_micro_batch=True),
@@ -75,9 +77,13 @@ SOURCES = (
     Source("DeepSpeed", "deepspeed", Figure.ALLOCATED),
     Source("llama-cookbook", "fsdp1", Figure.RESERVED, micro_batch=4, recompute="full"),
 )
-OTHER = Source("", "megatron", Figure.ALLOCATED)
+OTHER = Source("", "megatron", Figure.ALLOCATED, "expandable", open_recompute=True, open_micro_batch=True)
+"""A paper or a table: what it leaves out, its authors chose so that it ran."""
+REPORT = Source("", "megatron", Figure.ALLOCATED)
+"""Somebody's report in a tracker, named by its number."""
 
 
 def source_of(row: Row) -> Source:
-    """The first source whose words stand in the row's."""
-    return next((source for source in SOURCES if source.match in row.text("source")), OTHER)
+    """The first source whose words stand in the row's, or what is usual of its kind."""
+    text = row.text("source")
+    return next((source for source in SOURCES if source.match in text), REPORT if "#" in text else OTHER)

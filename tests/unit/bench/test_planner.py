@@ -161,6 +161,28 @@ def test_a_layout_that_cannot_be_is_refused_whatever_its_memory() -> None:
     assert found.reason.startswith("data=2 contradicts devices=12: tensor 1 x pipeline 4")
 
 
+def test_log_probabilities_of_long_sequences_do_not_fit() -> None:
+    """THUDM/slime#1522: 4B at 64 thousand tokens on four H200s, tensor 2, full recomputation: out of memory."""
+    qwen = {"model": "Qwen3-4B", "layers": "36", "hidden": "2560", "heads": "32", "kv_heads": "8", "head_dim": "128"}
+    run = {"ffn": "9728", "vocab": "151936", "seq": "65536", "tp": "2", "pp": "1", "dp": "2", "sp": "1", "mbs": "1"}
+    more = {
+        "source": "THUDM/slime#1522",
+        "gbs": "2",
+        "gpus": "4",
+        "gpu_mem_gb": "141",
+        "shard": "zero1",
+        "recompute": "full",
+        "attn": "flash",
+    }
+    assert answer(row(**qwen | run | more), load()).feasible is False
+    assert answer(row(**qwen | run | more | {"seq": "8192"}), load()).feasible
+
+
+def test_a_paper_leaves_out_what_fitted_and_a_report_what_nobody_knows() -> None:
+    assert answer(row(source="a paper, table 1", mbs="", recompute=""), load()).feasible
+    assert answer(row(source="somebody/project#1", mbs=""), load()).reason == "unsupported: not stated: mbs"
+
+
 def test_a_small_device_is_refused_with_the_numbers() -> None:
     found = answer(row(gpu_mem_gb="2"), load())
     assert found.feasible is False
