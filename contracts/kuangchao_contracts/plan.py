@@ -1,13 +1,22 @@
 """Inputs and outputs of the strategy layer: pure data, no clock, no run-time state."""
 
 from enum import StrEnum
+from math import lcm
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, ShortText, Text
 from kuangchao_contracts.fabric import Fabric
-from kuangchao_contracts.parallel import Objective, Overlay, OverlayGroups, PlacementRule, Schedule, StepEstimate
+from kuangchao_contracts.parallel import (
+    Locality,
+    Objective,
+    Overlay,
+    OverlayGroups,
+    PlacementRule,
+    Schedule,
+    StepEstimate,
+)
 
 Count = Annotated[int, Field(ge=1, le=1_048_576)]
 Bytes = Annotated[int, Field(ge=0)]
@@ -341,6 +350,12 @@ class ParallelPlan(Contract):
     def hash(self) -> str:
         """Content hash: the plan's identity everywhere."""
         return self.content_hash()
+
+    @property
+    def pods_together(self) -> int:
+        """Pods that must share a node, in runs that begin at a multiple, as far as `placement` requires it."""
+        spans = [rule.size * rule.stride for rule in self.placement if rule.required and rule.within != Locality.RAIL]
+        return lcm(self.per_pod, *spans) // self.per_pod
 
     def summary(self) -> str:
         """Short form for a column: dp2, tp2pp2dp4."""

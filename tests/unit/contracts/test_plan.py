@@ -112,3 +112,23 @@ def test_a_rank_has_coordinates_on_the_mesh_and_on_what_lies_over_it() -> None:
     made = plan(overlays=(OverlayGroups(axis=Overlay.EXPERT, size=2, stride=2),))
     assert [made.coordinate(5, axis) for axis in (Axis.DATA, Axis.EXPERT, Overlay.EXPERT, Axis.TENSOR)] == [5, 0, 0, 0]
     assert made.coordinate(6, Axis.EXPERT) == 1
+
+
+@pytest.mark.parametrize(
+    ("per_pod", "rules", "together"),
+    [
+        (2, (), 1),
+        (8, ((Locality.ISLAND, 8, 1, True),), 1),
+        (1, ((Locality.ISLAND, 4, 1, True), (Locality.NODE, 4, 2, False)), 4),
+        (2, ((Locality.NODE, 4, 2, True), (Locality.RAIL, 4, 8, True)), 4),
+        (4, ((Locality.NODE, 6, 1, True),), 3),
+    ],
+)
+def test_pods_that_must_share_a_node(
+    per_pod: int, rules: tuple[tuple[Locality, int, int, bool], ...], together: int
+) -> None:
+    placement = [
+        PlacementRule(within=within, size=size, stride=stride, required=required, reason="")
+        for within, size, stride, required in rules
+    ]
+    assert plan(per_pod=per_pod, placement=tuple(placement)).pods_together == together

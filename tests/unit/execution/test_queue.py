@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kuangchao_contracts.api.resourcepool import Queueing, ResourcePoolSpec
 from kuangchao_contracts.api.trainingjob import NodeShare, Priority
 from kuangchao_contracts.descriptor import DeviceKind
+from kuangchao_contracts.parallel import Locality, PlacementRule
 from kuangchao_contracts.ranges import from_ranges
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
@@ -18,10 +19,16 @@ from kuangchao_operator.layers.execution.model import Claim, NodeSlots, PoolFact
 from kuangchao_operator.layers.execution.overlap import foreign_claims
 from kuangchao_operator.layers.execution.placement import Gang, place
 from kuangchao_operator.layers.execution.queue import admit
-from tests.unit.execution.world import World, holder, make_job, make_pool, waiting
+from tests.unit.execution import world as worlds
+from tests.unit.execution.world import World, holder, make_job, make_plan, make_pool, waiting
 
 FREE = st.dictionaries(st.sampled_from([f"n{i}" for i in range(8)]), st.integers(0, 9), max_size=8)
-GANGS = st.builds(Gang, pods=st.integers(1, 24), per_pod=st.integers(1, 4))
+GANGS = st.builds(
+    lambda runs, per_pod, together: Gang(runs * together, per_pod, together),
+    st.integers(1, 24),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
 
 
 @given(FREE, GANGS, st.booleans(), st.frozensets(st.sampled_from([f"n{i}" for i in range(8)])))
@@ -29,7 +36,7 @@ def test_placement_is_all_or_nothing_and_fits(
     free: dict[str, int], gang: Gang, spread: bool, avoid: frozenset[str]
 ) -> None:
     shares = place(free, gang, spread=spread, avoid=avoid)
-    possible = sum(count // gang.per_pod for count in free.values()) >= gang.pods
+    possible = sum(count // (gang.per_pod * gang.together) for count in free.values()) * gang.together >= gang.pods
     assert (shares is not None) == possible
     if shares is None:
         return
@@ -38,6 +45,8 @@ def test_placement_is_all_or_nothing_and_fits(
     indices = [i for s in shares for i in from_ranges(s.pods)]
     assert indices == list(range(gang.pods))  # each index once, contiguous on each node
     assert len({s.node for s in shares}) == len(shares)
+    node_of = {i: s.node for s in shares for i in from_ranges(s.pods)}
+    assert all(node_of[i] == node_of[i // gang.together * gang.together] for i in indices)
     assert place(dict(reversed(free.items())), gang, spread=spread, avoid=avoid) == shares
     without = {n: c for n, c in free.items() if n not in avoid}
     if place(without, gang, spread=spread) is not None:
@@ -62,6 +71,27 @@ def test_rank_order_follows_the_index_and_not_the_text_of_names() -> None:
     """pytorch/pytorch#137402."""
     shares = place({"a": 12}, Gang(12, 1), spread=True)
     assert nodes_of(shares) == {"a": "0-11"}
+
+
+def test_pods_of_a_plan_that_must_stand_together_wait_for_a_node_that_takes_them() -> None:
+    """Tensor groups of two pods: no group has one pod here and one there, though six devices are free."""
+    assert nodes_of(place({"a": 3, "b": 3}, Gang(4, 1), spread=False)) == {"a": "0-2", "b": "3"}
+    assert nodes_of(place({"a": 3, "b": 3}, Gang(4, 1, together=2), spread=False)) == {"a": "0-1", "b": "2-3"}
+    assert place({"a": 3, "b": 3}, Gang(6, 1, together=2), spread=False) is None
+    two = waiting("me", 4).replace(together=2)
+    assert admit(make_pool({"a": 1, "b": 3}), two).reason is Reason.TOPOLOGY_PLACEMENT_FAILED
+    assert "but not 2 at a time" in admit(make_pool({"a": 1, "b": 3}), two).message
+
+
+def test_admission_places_by_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = PlacementRule(within=Locality.ISLAND, size=2, stride=1, required=True, reason="tensor")
+    for placement, shares in (((), ["0-2", "3"]), ((rule,), ["0-1", "2-3"])):
+        monkeypatch.setattr(worlds, "make_plan", lambda request, p=placement: make_plan(request).replace(placement=p))
+        pool = make_pool({"a": 3, "b": 3}, spec=ResourcePoolSpec(device_type=DeviceKind.GPU))
+        world = World(make_job(count=4), pool)
+        world.run()
+        assert world.job.status is not None
+        assert [share.pods for share in world.job.status.allocation] == shares
 
 
 def test_avoided_node_is_the_last_resort() -> None:

@@ -227,6 +227,13 @@ def test_tensor_groups_stay_on_an_island_unless_the_user_says_otherwise() -> Non
     assert validate.violation(made, pinned, knowledge()) is None
 
 
+def test_no_tensor_group_begins_inside_of_a_pod() -> None:
+    wide = H100.replace(per_node=12)
+    made = by_hand(Layout(tensor=4, data=6), per_pod=6, pods=4, global_batch=24, accumulation_steps=4)
+    request = wish(devices=24, batch=24, shapes=(wide,)).replace(per_pod=6)
+    assert (refusal(made, request).field, refusal(made, request).nearest) == ("parallelism.tensor", "3")
+
+
 def test_memory_is_computed_anew_on_every_stage() -> None:
     why = refusal(by_hand(LAYOUT, sharding=Sharding.NONE), wish(shapes=(H100.replace(memory_bytes=16 * GIB),)))
     assert (why.reason, why.field, len(why.memory)) == ("Infeasible", "deviceMemory", 4)

@@ -130,7 +130,8 @@ def _refuse(draft: Draft, reason: Reason, message: str) -> None:
 
 def _admit(draft: Draft, pool: PoolFacts, plan: ParallelPlan) -> None:
     note_plan(draft, plan)
-    answer = admit(pool, as_waiting(draft.job.model_copy(update={"status": draft.status})))
+    waiting = as_waiting(draft.job.model_copy(update={"status": draft.status}))
+    answer = admit(pool, waiting.replace(together=plan.pods_together))
     if not answer.allocation:
         _queued(draft, answer)
         return

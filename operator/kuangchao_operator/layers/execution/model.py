@@ -83,6 +83,8 @@ class Waiting(Contract):
     created: datetime
     devices: int
     per_pod: int
+    together: int = 1
+    """Pods that the plan needs on one node, in runs; of jobs behind or ahead it is not known, and taken as 1."""
     avoid_nodes: tuple[str, ...] = ()
 
 

@@ -14,10 +14,11 @@ from kuangchao_contracts.ranges import to_ranges
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What is to be placed."""
+    """What is to be placed. `together` pods share a node, in runs that begin at a multiple: a plan may need that."""
 
     pods: int
     per_pod: int
+    together: int = 1
 
     @property
     def devices(self) -> int:
@@ -32,11 +33,12 @@ def place(
 
     Nodes in `avoid` are the last resort: a job must not wait for ever for want of the one node that failed it once.
     """
-    room = {node: count // gang.per_pod for node, count in free.items() if count >= gang.per_pod}
+    run = gang.per_pod * gang.together
+    room = {node: count // run for node, count in free.items() if count >= run}
     preferred = {node: count for node, count in room.items() if node not in avoid}
-    choose = _spread if spread else _pack
-    counts = choose(preferred, gang.pods) or choose(room, gang.pods)
-    return _shares(counts, gang.per_pod) if counts else None
+    choose, runs = _spread if spread else _pack, gang.pods // gang.together
+    counts = choose(preferred, runs) or choose(room, runs)
+    return _shares({node: count * gang.together for node, count in counts.items()}, gang.per_pod) if counts else None
 
 
 def _pack(room: Mapping[str, int], pods: int) -> dict[str, int]:

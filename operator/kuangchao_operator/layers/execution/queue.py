@@ -61,7 +61,7 @@ class Room:
         """Shares for the whole gang of a job, or None."""
         if job.devices > self.free(job.priority):
             return None
-        gang = Gang(job.devices // job.per_pod, job.per_pod)
+        gang = Gang(job.devices // job.per_pod, job.per_pod, job.together)
         spread = self.pool.spec.device_type is DeviceKind.CPU
         return place(self.nodes, gang, spread=spread, avoid=frozenset(job.avoid_nodes))
 
@@ -110,7 +110,8 @@ def _refuse(room: Room, me: Waiting, others: tuple[Claim, ...], blocker: Waiting
     free = room.free(me.priority)
     behind = f"; queued behind {blocker.namespace}/{blocker.job}" if blocker else ""
     if free >= me.devices and (blocker is None or room.pool.spec.queueing is Queueing.BEST_EFFORT):
-        message = f"{need}; {free} are free in pool {room.pool.name}, but not {me.per_pod} at a time on enough nodes"
+        run = me.per_pod * me.together
+        message = f"{need}; {free} are free in pool {room.pool.name}, but not {run} at a time on enough nodes"
         return Admission(reason=Reason.TOPOLOGY_PLACEMENT_FAILED, message=message + behind, position=position)
     message = f"{need}; {free} of {room.total} free in pool {room.pool.name}"
     message += _limits(room, me) + _holders(others) + behind

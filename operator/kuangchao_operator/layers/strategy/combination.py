@@ -53,19 +53,26 @@ def recomputed_attention(sizes: Sizes) -> Contradiction | None:
     return Contradiction("recompute", "selective", "none", message)
 
 
-def island(sizes: Sizes, width: int) -> Contradiction | None:
-    """Tensor ranks share an island of fast links, whole groups of them in each; only a pin may say otherwise."""
+def island(sizes: Sizes, width: int, per_pod: int) -> Contradiction | None:
+    """Tensor ranks share an island of fast links, whole groups in each, and no group begins inside of a pod.
+
+    Only a pin may say otherwise.
+    """
     tensor = sizes.tensor
-    if tensor is None or tensor == 1 or width % tensor == 0:
+    if tensor is None or _fits(tensor, width, per_pod):
         return None
-    nearest = next(size for size in divisors(width) if size < tensor or size == 1)
+    nearest = next(size for size in divisors(width) if size < tensor and _fits(size, width, per_pod))
     return Contradiction(
         "tensor",
         tensor,
         str(nearest),
-        f"tensor={tensor} does not fit whole into islands of {width} devices that share fast links; nearest legal"
-        f" tensor: {nearest}",
+        f"tensor={tensor} does not fit whole into islands of {width} devices that share fast links, in pods of"
+        f" {per_pod}; nearest legal tensor: {nearest}",
     )
+
+
+def _fits(tensor: int, width: int, per_pod: int) -> bool:
+    return tensor == 1 or (width % tensor == 0 and (per_pod % tensor == 0 or tensor % per_pod == 0))
 
 
 LAWS = (filled_pipeline, experts_with_tensor, sharded_groups, recomputed_attention)

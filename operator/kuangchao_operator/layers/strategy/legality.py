@@ -22,10 +22,10 @@ def broken(sizes: Sizes) -> Contradiction | None:
     return next((found for law in laws if (found := law(sizes)) is not None), None)
 
 
-def unsound(sizes: Sizes, island: int | None = None) -> Contradiction | None:
+def unsound(sizes: Sizes, island: int | None = None, per_pod: int = 1) -> Contradiction | None:
     """The first law by which a layout that can be cut should not run.
 
     `island` is how many devices share fast links; None where tensor groups may go beyond it.
     """
     found = next((found for law in combination.LAWS if (found := law(sizes)) is not None), None)
-    return found if found is not None or island is None else combination.island(sizes, island)
+    return found if found is not None or island is None else combination.island(sizes, island, per_pod)

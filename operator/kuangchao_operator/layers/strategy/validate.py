@@ -94,7 +94,7 @@ def _layout(case: Case) -> Contradiction | None:
     sizes = _sizes(case)
     forced = case.request.parallelism.tensor is not None
     shape = min(laws.hosts(case.request), key=island_of)
-    return broken(sizes) or unsound(sizes, None if forced else island_of(shape))
+    return broken(sizes) or unsound(sizes, None if forced else island_of(shape), case.plan.per_pod)
 
 
 def _sizes(case: Case) -> Sizes:
