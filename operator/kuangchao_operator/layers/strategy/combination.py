@@ -59,9 +59,9 @@ def island(sizes: Sizes, width: int, per_pod: int) -> Contradiction | None:
     Only a pin may say otherwise.
     """
     tensor = sizes.tensor
-    if tensor is None or _fits(tensor, width, per_pod):
+    if tensor is None or whole_groups(tensor, width, per_pod):
         return None
-    nearest = next(size for size in divisors(width) if size < tensor and _fits(size, width, per_pod))
+    nearest = next(size for size in divisors(width) if size < tensor and whole_groups(size, width, per_pod))
     return Contradiction(
         "tensor",
         tensor,
@@ -71,7 +71,8 @@ def island(sizes: Sizes, width: int, per_pod: int) -> Contradiction | None:
     )
 
 
-def _fits(tensor: int, width: int, per_pod: int) -> bool:
+def whole_groups(tensor: int, width: int, per_pod: int) -> bool:
+    """Whether tensor groups fill islands of `width` devices, and pods of `per_pod`, or are filled by pods, whole."""
     return tensor == 1 or (width % tensor == 0 and (per_pod % tensor == 0 or tensor % per_pod == 0))
 
 
