@@ -227,6 +227,18 @@ def test_tensor_groups_stay_on_an_island_unless_the_user_says_otherwise() -> Non
     assert validate.violation(made, pinned, knowledge()) is None
 
 
+def test_gpus_of_several_kinds_share_a_job_over_data_only() -> None:
+    mixed = (H100, H100.replace(model="NVIDIA A100-SXM4-80GB", nodes=4))
+    request = wish(LLAMA.replace(layers=4), shapes=mixed)
+    made = plan(request).plan
+    assert made is not None
+    assert (made.data, made.tensor, made.pipeline) == (16, 1, 1)
+    assert {axis.axis for axis in made.rejected if "pool mixes NVIDIA A100" in axis.reason} >= {"tensor", "pipeline"}
+    assert validate.violation(made, request, knowledge()) is None
+    why = refusal(by_hand(LAYOUT), request)
+    assert (why.field, why.value, why.nearest) == ("parallelism.tensor", "2", "1")
+
+
 def test_no_tensor_group_begins_inside_of_a_pod() -> None:
     wide = H100.replace(per_node=12)
     made = by_hand(Layout(tensor=4, data=6), per_pod=6, pods=4, global_batch=24, accumulation_steps=4)

@@ -16,6 +16,7 @@ from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.groups import overlays, uncovered
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.legality import broken, unsound
+from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
 from kuangchao_operator.layers.strategy.pins import as_infeasible
 from kuangchao_operator.layers.strategy.placement import island_of
@@ -87,6 +88,15 @@ def _pins(case: Case) -> Contradiction | None:
             message = f"{why}; nearest legal {name}: {_shown(neutral)}"
             return Contradiction(name, _shown(written), _shown(neutral), message)
     return None
+
+
+def _equal_devices(case: Case) -> Contradiction | None:
+    """GPUs of several kinds share a job over data only."""
+    why, wire = laws.mixed(case.request), case.plan.wire()
+    axis = next((name for name in ACROSS if wire[name] > 1), None)
+    if not why or axis is None:
+        return None
+    return Contradiction(axis, wire[axis], "1", f"{axis}={wire[axis]}: {why}; nearest legal {axis}: 1")
 
 
 def _layout(case: Case) -> Contradiction | None:
@@ -255,6 +265,7 @@ def _bubble(case: Case) -> Contradiction | None:
 RULES: Final[tuple[Rule, ...]] = (
     _size,
     _pins,
+    _equal_devices,
     _layout,
     _batch,
     _even_layers,
