@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from kuangchao_contracts.parallel import Objective, Schedule
+from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.search.climb import Bound, Climb
 from kuangchao_operator.layers.strategy.search.layouts import Sketch, layouts, sketches
@@ -21,8 +22,9 @@ from kuangchao_operator.layers.strategy.search.rank import Clock, Scored, by_rul
 from kuangchao_operator.layers.strategy.search.space import Space
 from kuangchao_operator.layers.strategy.search.variants import lightest, mildest, pipelines, savings
 
-SLACK_PERCENT: Final = 10
-"""Taken off a first bound: it is that of the even cut in the simplest order, and another cut may do better."""
+SLACK_PERCENT: Final = 15
+"""Taken off a first bound of a pipeline: it is that of the simplest order, and one with finer pieces may balance them
+better."""
 LEAN: Final = (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_V, Schedule.GPIPE)
 """Schedules worth a look for memory: the others hold at least what 1F1B holds."""
 
@@ -38,7 +40,7 @@ class _Depth(IntEnum):
     """How closely a sketch was looked at."""
 
     GUESSED = 0
-    TIMED = 1
+    CLIMBED = 1
     DONE = 2
 
 
@@ -48,17 +50,17 @@ class Search:
     def __init__(self, space: Space, memory: Memory, clock: Clock, objective: Objective) -> None:
         self.space, self.memory, self.objective = space, memory, objective
         self._clock = clock
-        self._orders: dict[Sketch, list[tuple[Bound, Setting]]] = {}
+        self._too_large: dict[Layout, int] = {}
+        self._ordered: dict[Sketch, tuple[Setting, ...]] = {}
+        self._possible: dict[Sketch, bool] = {}
+        self._climbs: dict[Sketch, Climb] = {}
         self._worked: dict[Sketch, Scored | None] = {}
         self.closest: Closest | None = None
-
-    @cached_property
-    def _prospects(self) -> tuple[tuple[Bound, Sketch], ...]:
-        return tuple(self._look())
+        """Of all that does not fit the setting that needs least; None while something may."""
 
     def feasible(self) -> bool:
-        """Whether anything fits; afterwards `closest` is known where nothing does."""
-        return next(self._look(), None) is not None
+        """Whether anything fits."""
+        return any(self._fits(sketch) for sketch in self._sketches())
 
     def ranked(self, wanted: Callable[[Sketch], bool] = lambda _: True) -> Iterator[Scored]:
         """The best of each wanted sketch, best first; nothing where nothing fits."""
@@ -67,76 +69,95 @@ class Search:
         while heap:
             _, number, depth = heappop(heap)
             sketch = self._prospects[number][1]
-            if depth is _Depth.GUESSED and (orders := self._timed(sketch)):
-                heappush(heap, (orders[0][0], number, _Depth.TIMED))
-            elif depth is _Depth.TIMED and (scored := self._work_out(sketch)) is not None:
-                heappush(heap, (key(scored, self.objective), number, _Depth.DONE))
-            elif depth is _Depth.DONE and (found := self._worked[sketch]) is not None:
+            if depth is _Depth.DONE and (found := self._worked[sketch]) is not None:
                 yield found
+                continue
+            bound = self._climbed(sketch, heap[0][0] if heap else ())
+            if bound is not None:
+                heappush(heap, (bound, number, _Depth.CLIMBED))
+            elif (scored := self._worked[sketch]) is not None:
+                heappush(heap, (key(scored, self.objective), number, _Depth.DONE))
 
     def variant(self, sketch: Sketch, wanted: Callable[[Setting], bool] = lambda _: True) -> Scored | None:
         """The best variant of a sketch with a wanted order of its pipeline."""
-        orders = tuple(order for order in pipelines(self.space, sketch) if wanted(order))
+        orders = tuple(order for order in self._orders(sketch) if wanted(order))
         if self.objective is Objective.MEMORY:
             return self._leanest(orders)
-        found = Climb(self.space, self.memory, self._rank, orders).first_that_fits()
+        found = Climb(self.space, self.memory, self._rank, orders).advance()
         return None if found is None else self.score(found)
 
     def score(self, setting: Setting) -> Scored:
         """A setting with its memory and time."""
         return Scored(setting, self.memory.need(setting), self._clock(setting))
 
-    def _look(self) -> Iterator[tuple[Bound, Sketch]]:
-        """Every sketch that some variant of fits."""
+    @cached_property
+    def _prospects(self) -> tuple[tuple[Bound, Sketch], ...]:
+        return tuple((self._guess(sketch), sketch) for sketch in self._sketches())
+
+    def _sketches(self) -> Iterator[Sketch]:
         for layout in layouts(self.space):
-            for sketch in sketches(self.space, layout):
-                light = self._lightest(sketch)
-                if light is None:
-                    continue
-                if self.closest is None or light.need < self.closest.need:
-                    self.closest = light
-                if not self.memory.fits(light.setting):
-                    break  # larger micro-batches need more
-                yield self._guess(sketch, light), sketch
+            yield from (sketch for sketch in sketches(self.space, layout) if self._orders(sketch))
 
-    def _lightest(self, sketch: Sketch) -> Closest | None:
-        """A variant that fits or, where none does, the one that needs least."""
-        best: Closest | None = None
-        orders = list(pipelines(self.space, sketch))
-        for order in takewhile(lambda one: one.schedule is orders[0].schedule, orders):
-            for setting in lightest(self.space, order):
-                found = Closest(self.memory.need(setting), setting)
-                if self.memory.fits(setting) and self.objective is not Objective.MEMORY:
-                    return found
-                best = found if best is None or found.need < best.need else best
-        return best
+    def _orders(self, sketch: Sketch) -> tuple[Setting, ...]:
+        """Every order and cut of a sketch's pipeline."""
+        if sketch not in self._ordered:
+            self._ordered[sketch] = tuple(pipelines(self.space, sketch))
+        return self._ordered[sketch]
 
-    def _guess(self, sketch: Sketch, light: Closest) -> Bound:
+    def _guess(self, sketch: Sketch) -> Bound:
         if self.objective is Objective.MEMORY:
-            return (light.need * (100 - SLACK_PERCENT) // 100,)
-        first = mildest(self.space, next(pipelines(self.space, sketch)))
-        step = self._clock(first)
+            needs = (self.memory.need(one) for order in self._simplest(sketch) for one in lightest(self.space, order))
+            return (min(needs) * (100 - SLACK_PERCENT) // 100,)
+        return min(self._unfilled(mildest(self.space, order)) for order in self._simplest(sketch))
+
+    def _unfilled(self, setting: Setting) -> Bound:
+        """A setting's time as if its pipeline had no bubble, and somewhat better."""
+        step = self._clock(setting)
         if step is None:
-            return by_rule(first)
+            return by_rule(setting)
+        if setting.layout.pipeline == 1:
+            return (step.step_us,)
         return (step.step_us * (1_000_000 - step.bubble_ppm) // 1_000_000 * (100 - SLACK_PERCENT) // 100,)
 
-    def _timed(self, sketch: Sketch) -> list[tuple[Bound, Setting]]:
-        """Orders of a sketch's pipeline with the time of each when memory asks for nothing, best first."""
-        if sketch not in self._orders:
-            self._orders[sketch] = sorted(
-                ((self._time(order), order) for order in pipelines(self.space, sketch)), key=lambda pair: pair[0]
-            )
-        return self._orders[sketch]
+    def _simplest(self, sketch: Sketch) -> Iterator[Setting]:
+        """The cuts of the simplest order of a sketch's pipeline."""
+        orders = self._orders(sketch)
+        return takewhile(lambda one: one.schedule is orders[0].schedule, orders)
 
-    def _time(self, order: Setting) -> Bound:
-        if self.objective is Objective.MEMORY:
-            return (min(self.memory.need(one) for one in lightest(self.space, order)),)
-        return self._rank(mildest(self.space, order))
+    def _fits(self, sketch: Sketch) -> bool:
+        """Whether some variant of a sketch fits; where none does, none does with a larger micro-batch."""
+        if sketch not in self._possible:
+            least = self._too_large.get(sketch.layout)
+            self._possible[sketch] = (least is None or sketch.micro_batch < least) and self._look(sketch)
+            if not self._possible[sketch]:
+                self._too_large[sketch.layout] = min(sketch.micro_batch, least or sketch.micro_batch)
+        return self._possible[sketch]
 
-    def _work_out(self, sketch: Sketch) -> Scored | None:
-        if sketch not in self._worked:
-            self._worked[sketch] = self.variant(sketch)
-        return self._worked[sketch]
+    def _look(self, sketch: Sketch) -> bool:
+        every = tuple(one for order in self._simplest(sketch) for one in lightest(self.space, order))
+        if any(self.memory.fits(one) for one in every):
+            return True
+        found = min((Closest(self.memory.need(one), one) for one in every), key=lambda one: one.need)
+        if self.closest is None or found.need < self.closest.need:
+            self.closest = found
+        return False
+
+    def _climbed(self, sketch: Sketch, rival: Bound) -> Bound | None:
+        """A truer bound of a sketch, once it is above a rival's; None: its best variant is known, or that none fits."""
+        if sketch in self._worked:
+            return None
+        if self.objective is Objective.MEMORY or not self._fits(sketch):
+            self._worked[sketch] = self.variant(sketch) if self._fits(sketch) else None
+            return None
+        if sketch not in self._climbs:
+            self._climbs[sketch] = Climb(self.space, self.memory, self._rank, self._orders(sketch))
+        climb = self._climbs[sketch]
+        found = climb.advance(rival)
+        if found is None and climb.bound is not None:
+            return climb.bound
+        self._worked[sketch] = None if found is None else self.score(found)
+        del self._climbs[sketch]
+        return None
 
     def _leanest(self, orders: tuple[Setting, ...]) -> Scored | None:
         """Of all variants that fit the one that needs least."""

@@ -5,7 +5,7 @@ fastest of all; and what 1F1B cannot do without, a schedule that holds more cann
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from kuangchao_contracts.parallel import Schedule
@@ -13,7 +13,7 @@ from kuangchao_contracts.plan import Sharding
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.space import Space
-from kuangchao_operator.layers.strategy.search.variants import SHARDING, depths, floors, saved, shardings
+from kuangchao_operator.layers.strategy.search.variants import SHARDING, depths, floors, mildest, saved, shardings
 
 Bound = tuple[int, ...]
 _HEAVIER = (
@@ -35,62 +35,72 @@ class _Step(NamedTuple):
 
 
 class Climb:
-    """Variants of one sketch, in order of time."""
+    """Variants of one sketch, in order of time. Nothing is asked of memory before it must be."""
 
     def __init__(
         self, space: Space, memory: Memory, rank: Callable[[Setting], Bound], orders: tuple[Setting, ...]
     ) -> None:
-        self._space, self._memory, self._rank = space, memory, rank
+        self._space, self._memory, self._rank, self._orders = space, memory, rank, orders
         self._depths = depths(space)
-        self._floors = {
-            order.layout.stage_layers: floors(space, order, memory.fits)
-            for order in orders
-            if order.schedule is Schedule.ONE_F_ONE_B
-        }
-        self._orders = tuple((order, tuple(self._least(order).items())) for order in orders)
-        self._heap: list[tuple[Bound, int, _Step]] = []
+        self._floors: dict[tuple[int, ...] | None, dict[Sharding, int]] = {}
+        self._kinds: dict[int, tuple[tuple[Sharding, int], ...]] = {}
         self._seen: set[_Step] = set()
-        for number in range(len(orders)):
-            self._start(number)
+        self._heap = [(rank(mildest(space, order)), n, _Step(n, -1, 0)) for n, order in enumerate(orders)]
+        heapify(self._heap)
 
-    def first_that_fits(self) -> Setting | None:
-        """The fastest variant that fits."""
-        while self._heap:
+    @property
+    def bound(self) -> Bound | None:
+        """What nothing that is left can beat; None: nothing is left."""
+        return self._heap[0][0] if self._heap else None
+
+    def advance(self, rival: Bound = ()) -> Setting | None:
+        """The fastest variant that fits; None as well once all that is left is behind a rival."""
+        while self._heap and not (rival and self._heap[0][0] > rival):
             _, _, step = heappop(self._heap)
+            if step.kind < 0:
+                self._open(step.order)
+                continue
             setting = self._setting(step)
             if self._memory.fits(setting):
                 return setting
             self._push(step._replace(depth=step.depth + 1))
-            kinds = self._orders[step.order][1]
+            kinds = self._kinds[step.order]
             if step.kind + 1 < len(kinds):
                 self._push(_Step(step.order, step.kind + 1, kinds[step.kind + 1][1]))
         return None
 
-    def _start(self, number: int) -> None:
-        """The mildest variants of an order."""
-        for place, (kind, depth) in enumerate(self._orders[number][1]):
-            self._push(_Step(number, place, depth))
-            if kind is not Sharding.NONE:
-                break  # sharding the optimizer alone makes updates shorter; what is stronger waits until it must
+    def _open(self, number: int) -> None:
+        """The mildest variants of an order: kinds of sharding that need less recomputation than all milder ones."""
+        least, kinds = len(self._depths), tuple(self._least(self._orders[number]).items())
+        self._kinds[number] = kinds
+        for place, (kind, depth) in enumerate(kinds):
+            # sharding the optimizer alone makes updates shorter, so it is no worse than none
+            if depth < least or kind is Sharding.OPTIMIZER:
+                self._push(_Step(number, place, depth))
+                least = depth
 
     def _push(self, step: _Step) -> None:
         if step not in self._seen and step.depth < len(self._depths):
             self._seen.add(step)
-            heappush(self._heap, (self._rank(self._setting(step)), len(self._seen), step))
+            place = len(self._orders) + len(self._seen)
+            heappush(self._heap, (self._rank(self._setting(step)), place, step))
 
     def _setting(self, step: _Step) -> Setting:
-        order, kinds = self._orders[step.order]
-        return saved(order, kinds[step.kind][0], self._depths[step.depth])
+        return saved(self._orders[step.order], self._kinds[step.order][step.kind][0], self._depths[step.depth])
 
     def _least(self, order: Setting) -> dict[Sharding, int]:
         """Kinds of sharding that may fit, and with how much recomputation at least."""
-        if order.schedule not in _HEAVIER or not self._floors:
+        plain = [one for one in self._orders if one.schedule is Schedule.ONE_F_ONE_B]
+        if order.schedule not in _HEAVIER or not plain:
             return dict.fromkeys(shardings(self._space, order), 0)
-        if order.layout.stage_layers in self._floors:
-            return self._floors[order.layout.stage_layers]
-        kinds = {kind for floor in self._floors.values() for kind in floor}
+        same = [one for one in plain if one.layout.stage_layers == order.layout.stage_layers]
         # cut otherwise, so that the mildest of what the cuts of 1F1B ask for is all that is known
-        return {
-            kind: min(floor[kind] for floor in self._floors.values() if kind in floor)
-            for kind in sorted(kinds, key=SHARDING.index)
-        }
+        found = [self._floor(one) for one in same or plain]
+        kinds = sorted({kind for floor in found for kind in floor}, key=SHARDING.index)
+        return {kind: min(floor[kind] for floor in found if kind in floor) for kind in kinds}
+
+    def _floor(self, order: Setting) -> dict[Sharding, int]:
+        cut = order.layout.stage_layers
+        if cut not in self._floors:
+            self._floors[cut] = floors(self._space, order, self._memory.fits)
+        return self._floors[cut]

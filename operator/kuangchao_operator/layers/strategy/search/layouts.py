@@ -106,7 +106,8 @@ def _experts(space: Space, tensor: int, ranks: int) -> Iterator[tuple[int, int]]
         yield from ((size, 1) for size in space.options("expert", (1,)))
         return
     for size in space.options("expert", divisors(experts.count)[::-1]):
-        for within in sorted({1, tensor}):
+        # matrices of an expert are divided only where there are no more whole experts to give away
+        for within in sorted({1, tensor} if size == experts.count or "expert" in space.pins else {1}):
             if ranks % (size * within) == 0 and experts.ffn % within == 0:
                 yield size, within
 

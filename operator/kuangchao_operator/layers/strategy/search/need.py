@@ -6,7 +6,7 @@ from kuangchao_contracts.plan import StageMemory
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.measured import measured_peak
-from kuangchao_operator.layers.strategy.footprint.peaks import Peak, fullest, peaks, with_allocated
+from kuangchao_operator.layers.strategy.footprint.peaks import Peak, fullest, peak, peaks, with_allocated
 from kuangchao_operator.layers.strategy.footprint.phases import explained
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.footprint.stages import Stage, decisive, stages
@@ -52,10 +52,20 @@ class Memory:
 
     def fits(self, setting: Setting) -> bool:
         """Whether every device has enough, and a plan that failed is not made again."""
+        if self.evidence is None:
+            return self._within(setting)
         need = self.need(setting)
-        if self.space.budget is not None and need > self.space.budget:
-            return False
-        return self.evidence is None or self.less(setting, need)
+        return (self.space.budget is None or need <= self.space.budget) and self.less(setting, need)
+
+    def _within(self, setting: Setting) -> bool:
+        """Whether no stage needs more than there is; the first that does is enough to know."""
+        budget = self.space.budget
+        if budget is None or not self.space.known:
+            return True
+        if self.space.measured is not None:
+            return self.need(setting) <= budget
+        found = self._stages(setting)
+        return all(peak(stage, setting, self._calibration).device_bytes <= budget for stage in found)
 
     def less(self, setting: Setting, need: int) -> bool:
         """Whether this needs less than what was seen not to fit; of equal estimates the smaller micro-batch does."""

@@ -13,13 +13,15 @@ from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.best import Search
 from kuangchao_operator.layers.strategy.search.layouts import Sketch
-from kuangchao_operator.layers.strategy.search.rank import RULE, Scored
+from kuangchao_operator.layers.strategy.search.rank import RULE, Scored, key
 from kuangchao_operator.layers.strategy.search.words import costs, duration, growth, label, permille
 
 MOST_LARGER: Final = 3
 """Larger micro-batches that are named where no time is known; else only the next one, since time decides."""
-MOST_ALTERNATIVES: Final = 8
+MOST_OTHERS: Final = 5
+"""Other splits that are named."""
 SUMMARY: Final = 256
+BY_RULE: Final = "passed over by the rule that stands under objective"
 OF_PIPELINE: Final = ("virtualStages", "schedule", "stageLayers")
 
 
@@ -33,8 +35,9 @@ class Reasons:
         """Larger micro-batches that do not fit, then the best of the other splits."""
         larger = tuple(self._larger())
         rest = (one for one in self._search.ranked() if self._other(one))
-        others = (Alternative(summary=label(one.setting)[:SUMMARY], reason=self._lost(one)) for one in rest)
-        return (*larger, *islice(others, MOST_ALTERNATIVES - len(larger)))
+        others = sorted(islice(rest, MOST_OTHERS), key=lambda one: key(one, self._search.objective))
+        named = (Alternative(summary=label(one.setting)[:SUMMARY], reason=self._lost(one)) for one in others)
+        return (*larger, *named)
 
     def rejected(self) -> tuple[RejectedAxis, ...]:
         """One reason for every axis that is not used, and one for a time that is not known."""
@@ -77,7 +80,7 @@ class Reasons:
         if self._search.objective is Objective.MEMORY:
             return f"{cost}: {self._more_memory(other)}"
         if other.step is None or best is None:
-            return f"{cost}; not preferred: {RULE}" if cost else f"not preferred: {RULE}"
+            return f"{cost}; {BY_RULE}" if cost else BY_RULE
         more = other.step.step_us - best.step_us
         if more == 0:
             return f"{cost}: as fast, but needs more memory or is less simple"
@@ -133,7 +136,7 @@ class Reasons:
         if self._search.objective is Objective.MEMORY:
             return self._more_memory(other)
         if step is None or chosen is None:
-            return f"is not preferred: {RULE}"
+            return f"is {BY_RULE}"
         more = step.step_us - chosen.step_us
         if more == 0:
             return "is no faster"

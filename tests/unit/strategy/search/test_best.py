@@ -1,0 +1,130 @@
+"""The search against trying everything: it skips most of the space and still finds the best."""
+
+from typing import Any
+
+import pytest
+
+from kuangchao_contracts.parallel import Objective
+from kuangchao_contracts.plan import (
+    DeviceShape,
+    Experts,
+    Parallelism,
+    PlanRequest,
+    Precision,
+    TrainingSpec,
+    TransformerModel,
+)
+from kuangchao_operator.layers.strategy.search.layouts import layouts, sketches
+from kuangchao_operator.layers.strategy.search.rank import Scored, key
+from kuangchao_operator.layers.strategy.search.trial import Trial, trial
+from kuangchao_operator.layers.strategy.search.variants import pipelines, savings
+from kuangchao_operator.layers.strategy.shipped import knowledge
+
+GIB = 2**30
+LLAMA_1B = TransformerModel(layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=128256)
+LLAMA_8B = TransformerModel(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
+UNEVEN = LLAMA_8B.replace(layers=30)
+MOE = LLAMA_1B.replace(experts=Experts(count=8, per_token=2, ffn=4096))
+H100, UNKNOWN = "NVIDIA H100 80GB HBM3", "an accelerator that nobody knows"
+
+
+def ask(
+    model: TransformerModel, devices: int, *, gpu: str = H100, gib: int = 80, batch: int = 64, **pins: Any
+) -> Trial:
+    shape = DeviceShape(kind="gpu", model=gpu, memory_bytes=gib * GIB, per_node=8, nodes=max(1, devices // 8))
+    training = TrainingSpec(global_batch=batch, sequence_length=4096, precision=Precision.BF16)
+    request = PlanRequest(
+        devices=devices,
+        per_pod=min(devices, 8),
+        shapes=(shape,),
+        model=model,
+        training=training,
+        parallelism=Parallelism.model_validate(pins),
+        what_if=True,
+    )
+    return trial(request, knowledge())
+
+
+def everything(tried: Trial) -> list[Scored]:
+    """Every variant that fits."""
+    search, space = tried.search, tried.search.space
+    return [
+        search.score(setting)
+        for layout in layouts(space)
+        for sketch in sketches(space, layout)
+        for order in pipelines(space, sketch)
+        for setting in savings(space, order)
+        if search.memory.fits(setting)
+    ]
+
+
+def rank(scored: Scored, objective: Objective) -> tuple[int, ...]:
+    """What the objective asks for, without the tie-breaks."""
+    if objective is Objective.MEMORY:
+        return (scored.need,)
+    return key(scored, objective)[: 1 if scored.step is not None else 6]
+
+
+CASES = {
+    "alone": ask(LLAMA_1B, 1),
+    "small on a node": ask(LLAMA_1B, 8),
+    "large on a node": ask(LLAMA_8B, 8),
+    "hardly fits": ask(LLAMA_8B, 8, gib=40),
+    "two nodes": ask(LLAMA_8B, 16, gib=40),
+    "layers that do not divide": ask(UNEVEN, 8, gib=40),
+    "experts": ask(MOE, 8, gib=24),
+    "no power of two": ask(UNEVEN, 6, batch=48),
+    "pinned": ask(LLAMA_8B, 8, pipeline=4, microBatch=2),
+    "pinned schedule": ask(LLAMA_8B, 8, schedule="interleaved"),
+    "unknown GPU": ask(LLAMA_8B, 8, gpu=UNKNOWN),
+    "memory": ask(LLAMA_1B, 8, objective="memory"),
+    "memory, unknown GPU": ask(LLAMA_1B, 8, gpu=UNKNOWN, objective="memory"),
+}
+
+
+@pytest.mark.parametrize("tried", CASES.values(), ids=CASES)
+def test_nothing_that_fits_is_better_than_what_is_found(tried: Trial) -> None:
+    found = next(tried.search.ranked())
+    objective = tried.search.objective
+    best = min(everything(tried), key=lambda one: rank(one, objective))
+    assert rank(found, objective) == rank(best, objective), (found, best)
+    assert tried.memory.fits(found.setting)
+
+
+def test_the_best_comes_first_and_others_follow() -> None:
+    found = list(CASES["large on a node"].search.ranked())
+    keys = [key(one, Objective.TIME) for one in found]
+    assert keys[0] == min(keys)
+    splits = {(one.setting.layout.tensor, one.setting.layout.pipeline, one.setting.layout.context) for one in found}
+    assert len(splits) > 3
+
+
+def test_where_nothing_fits_the_closest_is_what_needs_least_of_all() -> None:
+    tried = ask(LLAMA_8B, 2, gib=24)
+    assert list(tried.search.ranked()) == []
+    assert not tried.search.feasible()
+    assert tried.search.closest is not None
+    space = tried.search.space
+    needs = [
+        tried.memory.need(setting)
+        for layout in layouts(space)
+        for sketch in sketches(space, layout)
+        for order in pipelines(space, sketch)
+        for setting in savings(space, order)
+    ]
+    assert tried.search.closest.need == min(needs)
+
+
+@pytest.mark.parametrize(("name", "value"), [("tensor", 4), ("pipeline", 2), ("context", 2), ("data", 2)])
+def test_a_pinned_size_is_kept_by_every_plan(name: str, value: int) -> None:
+    found = list(ask(LLAMA_1B, 8, **{name: value}).search.ranked())
+    assert found
+    assert {getattr(one.setting.layout, name) for one in found} == {value}
+
+
+def test_every_plan_uses_every_rank_and_the_whole_batch() -> None:
+    for one in ask(LLAMA_1B, 8).search.ranked():
+        setting = one.setting
+        assert setting.layout.world == 8
+        assert setting.micro_batch * setting.micro_batches * setting.layout.data == 64
+        assert setting.layout.pipeline <= setting.micro_batches
