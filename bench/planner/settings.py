@@ -6,9 +6,9 @@ from dataclasses import replace
 from bench.planner.models import UnsupportedRowError, fuses_attention, groups_experts, has_dropout, model_of
 from bench.planner.rows import Row
 from bench.planner.sources import Source, Split, source_of
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, outer
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
 from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Offload, Recomputed, Setting
 
 _SHARDING = {

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, gpt, setting
 
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Experts, LatentAttention, Precision, Recompute
 from kuangchao_operator.layers.strategy.footprint.activations import hidden_bytes, layer_memory
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule, in_flight
+from kuangchao_operator.layers.strategy.footprint.schedules import in_flight
 from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
 from kuangchao_operator.layers.strategy.footprint.stages import stages
 

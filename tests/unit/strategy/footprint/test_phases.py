@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, LLAMA_70B, setting
 
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Bias, Experts, Norm, Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.budget import judge, usable_bytes
 from kuangchao_operator.layers.strategy.footprint.layout import Layout, outer
 from kuangchao_operator.layers.strategy.footprint.parameters import Share
 from kuangchao_operator.layers.strategy.footprint.peaks import peaks
 from kuangchao_operator.layers.strategy.footprint.phases import StageFootprint, footprint, state_lines
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
 from kuangchao_operator.layers.strategy.footprint.setting import Loss, Offload, Setting
 
 GPT2_LARGE = TransformerModel(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule, group_size, in_flight
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_operator.layers.strategy.footprint.schedules import group_size, in_flight
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.unit.strategy.timing.machines import GPU, HARDWARE, LLAMA, changed, machine, setting
 
 from kuangchao_contracts.fabric import Fabric
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Adapter, Experts, Precision, Recompute, Sharding
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.timing.flops import operations
 from kuangchao_operator.layers.strategy.timing.stage import stage_times

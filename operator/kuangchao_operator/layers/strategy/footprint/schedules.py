@@ -6,8 +6,6 @@ al. 2023 and 2024 (zero bubble: H1, H2, V).
 
 from kuangchao_contracts.parallel import Schedule
 
-__all__ = ["Schedule", "group_size", "in_flight"]
-
 
 def in_flight(schedule: Schedule, stage: int, pipeline: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
     """Micro-batches whose activations are held at the peak, one number for each chunk of the stage."""

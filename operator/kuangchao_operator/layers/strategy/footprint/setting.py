@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Optimizer, Precision, Recompute, Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
 
 
 class Recomputed(StrEnum):

@@ -9,9 +9,9 @@ weights taken out of it once or twice under zero-bubble schedules (Qi et al. 202
 from functools import lru_cache
 from typing import NamedTuple
 
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import TransformerModel
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.schedules import Schedule
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.timing.clock import Clock, clock_of
 from kuangchao_operator.layers.strategy.timing.flops import operations
