@@ -50,9 +50,9 @@ class Search:
     def __init__(self, space: Space, memory: Memory, clock: Clock, objective: Objective) -> None:
         self.space, self.memory, self.objective = space, memory, objective
         self._clock = clock
-        self._too_large: dict[Layout, int] = {}
+        self._of: dict[Layout, tuple[Sketch, ...]] = {}
+        self._largest: dict[Layout, int] = {}
         self._ordered: dict[Sketch, tuple[Setting, ...]] = {}
-        self._possible: dict[Sketch, bool] = {}
         self._climbs: dict[Sketch, Climb] = {}
         self._worked: dict[Sketch, Scored | None] = {}
         self.closest: Closest | None = None
@@ -60,7 +60,7 @@ class Search:
 
     def feasible(self) -> bool:
         """Whether anything fits."""
-        return any(self._fits(sketch) for sketch in self._sketches())
+        return any(self._fits(row[0]) for row in self._rows())
 
     def ranked(self, wanted: Callable[[Sketch], bool] = lambda _: True) -> Iterator[Scored]:
         """The best of each wanted sketch, best first; nothing where nothing fits."""
@@ -92,11 +92,15 @@ class Search:
 
     @cached_property
     def _prospects(self) -> tuple[tuple[Bound, Sketch], ...]:
-        return tuple((self._guess(sketch), sketch) for sketch in self._sketches())
+        return tuple((self._guess(sketch), sketch) for row in self._rows() for sketch in row)
 
-    def _sketches(self) -> Iterator[Sketch]:
+    def _rows(self) -> Iterator[tuple[Sketch, ...]]:
+        """The sketches of each layout, smallest micro-batch first."""
         for layout in layouts(self.space):
-            yield from (sketch for sketch in sketches(self.space, layout) if self._orders(sketch))
+            row = tuple(sketch for sketch in sketches(self.space, layout) if self._orders(sketch))
+            if row:
+                self._of[layout] = row
+                yield row
 
     def _orders(self, sketch: Sketch) -> tuple[Setting, ...]:
         """Every order and cut of a sketch's pipeline."""
@@ -126,14 +130,13 @@ class Search:
 
     def _fits(self, sketch: Sketch) -> bool:
         """Whether some variant of a sketch fits; where none does, none does with a larger micro-batch."""
-        if sketch not in self._possible:
-            least = self._too_large.get(sketch.layout)
-            self._possible[sketch] = (least is None or sketch.micro_batch < least) and self._look(sketch)
-            if not self._possible[sketch]:
-                self._too_large[sketch.layout] = min(sketch.micro_batch, least or sketch.micro_batch)
-        return self._possible[sketch]
+        if sketch.layout not in self._largest:
+            row = self._of[sketch.layout]
+            self._largest[sketch.layout] = sum(1 for _ in takewhile(self._look, row))
+        return sketch in self._of[sketch.layout][: self._largest[sketch.layout]]
 
     def _look(self, sketch: Sketch) -> bool:
+        """Whether one of the variants that need least fits; if not, the closest of all is remembered."""
         every = tuple(one for order in self._simplest(sketch) for one in lightest(self.space, order))
         if any(self.memory.fits(one) for one in every):
             return True

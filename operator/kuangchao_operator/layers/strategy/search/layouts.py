@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kuangchao_operator.layers.strategy.combination import whole_groups
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
 from kuangchao_operator.layers.strategy.legality import contradiction
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.search.space import Space
 
-LEAST_TOKENS: Final = 512
+LEAST_TOKENS: Final = 1_024
 """Tokens of a sequence below which a context-parallel rank has too little work to be worth its messages."""
 
 
@@ -78,7 +79,7 @@ def _tensor(space: Space) -> tuple[int, ...]:
     found = tuple(
         size
         for size in divisors(space.world)[::-1]
-        if size <= space.island and not any(width % size for width in widths)
+        if whole_groups(size, space.island, space.per_pod) and not any(width % size for width in widths)
     )
     return tuple(size for size in space.options("tensor", found) if space.world % size == 0)
 
