@@ -54,6 +54,7 @@ async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
     stack.push_async_callback(parts.health.stop)
     await parts.issuer.wait_ready(ISSUER_SECONDS)
     await _record(parts.sink)
+    parts.revocations.recall()
     stack.push_async_callback(parts.sink.close, parts.checkpointer.finish)
     await _patiently(parts.reader.fill)
     await _patiently(lambda: settle(parts.sink, parts.truth, utc_now))

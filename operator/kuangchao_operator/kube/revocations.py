@@ -55,8 +55,8 @@ class RevocationKeeper:
         self._api, self._namespace, self._fence, self._trust, self._sink = api, namespace, fence, trust, sink
         self._clock, self._process, self._reissue, self._wake = clock, process, reissue, wake
         self._mark = mark
-        self._marked = self._now_in_force = self._recall()
-        fence.take_back(self._now_in_force.tokens, self._now_in_force.jobs)
+        self._marked = self._now_in_force = Revocations()
+        self.recall()
         self._who: dict[str, str] = {}
         self._asked: set[str] = set()
         self._denied: set[str] = set()
@@ -94,8 +94,13 @@ class RevocationKeeper:
             await self._record()
         self._remember()
 
-    def _recall(self) -> Revocations:
-        """What was in force when an earlier process recorded it."""
+    def recall(self) -> None:
+        """Put in force what was when an earlier process recorded it. Once more before the first look, if the volume
+        could not be read at first."""
+        self._marked = self._now_in_force = self._recorded()
+        self._fence.take_back(self._now_in_force.tokens, self._now_in_force.jobs)
+
+    def _recorded(self) -> Revocations:
         try:
             kept = json.loads(self._mark.read_bytes())
             return read(kept, self._clock().timestamp()).revocations

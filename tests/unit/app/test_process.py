@@ -57,7 +57,7 @@ class Start:
             policy=SimpleNamespace(refresh=self._policy),
             truth=SimpleNamespace(of=self._note("truth")),
             trust=SimpleNamespace(refresh=self._note("trust")),
-            revocations=SimpleNamespace(look=self._note("revocations")),
+            revocations=SimpleNamespace(look=self._note("revocations"), recall=lambda: self.log.append("recall")),
             certificate=SimpleNamespace(renew=self._note("certificate"), context=None),
             loops=JobLoops(self.cache, ports),
             gate_server=SimpleNamespace(start=self._serve, stop=self._note("")),
@@ -142,7 +142,7 @@ async def test_without_a_record_nothing_begins_and_it_is_said_why(
     start = Start(monkeypatch, job("running", status=RUNNING))
     start.audit_faults = [AuditUnavailableError(why) for why in ("no right to write", "no right to write", "disk")]
     await start.run(tmp_path)
-    assert start.log[:9] == ["health", "issuer", *["audit", "wait"] * 3, "audit"], "asked again, and nothing else"
+    assert start.log[:10] == ["health", "issuer", *["audit", "wait"] * 3, "audit", "recall"], "nothing else"
     said = [line.getMessage() for line in caplog.records if line.levelname == "CRITICAL"]
     assert said == [
         f"operator does nothing until this is mended: AuditUnavailableError: {why}"

@@ -244,6 +244,21 @@ async def test_what_is_recorded_stays_in_force_over_a_restart_and_is_no_news(wor
     assert [op for op, _ in world.records()] == ["token.revoke"] * 3 + ["token.restore"] * 2
 
 
+async def test_a_volume_that_could_not_be_read_at_first_gives_nothing_back(world: World) -> None:
+    """The operator waits until it can open its record, and this lies beside it."""
+    world.data = {"job.uid-1": ""}
+    await world.keeper.look()
+    aside = world.mark.rename(world.mark.with_name("out of reach"))
+    world.data = None
+    world.start()
+    assert not world.fence.job_revoked("uid-1")
+    aside.rename(world.mark)
+    world.keeper.recall()
+    await world.keeper.look()
+    assert world.fence.job_revoked("uid-1")
+    assert len(world.records()) == 1, "which is no news"
+
+
 async def test_what_could_not_be_recorded_is_recorded_after_a_restart(world: World) -> None:
     world.data, world.sink.broken = {"job.uid-1": ""}, True
     await world.keeper.look()
