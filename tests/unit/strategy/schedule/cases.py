@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from kuangchao_contracts.parallel import Schedule
@@ -15,6 +16,9 @@ FIXED = {
     Schedule.ZERO_BUBBLE_V: 2,
 }
 """Chunks of a stage where the schedule says how many."""
+
+many = settings(max_examples=60, deadline=None)
+"""How many examples, however slow the machine is."""
 
 
 class Case(NamedTuple):

@@ -13,7 +13,7 @@ from kuangchao_operator.layers.strategy.schedule.orders import ZERO_BUBBLE, orde
 from kuangchao_operator.layers.strategy.schedule.passes import Kind, Order, Pass, held
 from kuangchao_operator.layers.strategy.schedule.proof import prove
 
-from .cases import Case, cases
+from .cases import Case, cases, many
 
 
 def text(order: Order) -> str:
@@ -22,6 +22,7 @@ def text(order: Order) -> str:
     return " ".join(f"{kind}{batch}.{chunk}" if chunks else f"{kind}{batch}" for kind, batch, chunk in order)
 
 
+@many
 @given(case=cases())
 def test_every_pass_stands_in_its_stage_exactly_once(case: Case) -> None:
     kinds = tuple(Kind) if case.schedule in ZERO_BUBBLE else (Kind.FORWARD, Kind.BACKWARD)
@@ -29,17 +30,20 @@ def test_every_pass_stands_in_its_stage_exactly_once(case: Case) -> None:
     assert [Counter(order) for order in case.orders] == [Counter(all_of_them)] * case.pipeline
 
 
+@many
 @given(case=cases())
 def test_a_step_ends_with_buffers_and_with_exchanges(case: Case) -> None:
     prove(*case)
 
 
+@many
 @given(case=cases())
 def test_stages_hold_what_the_footprint_says(case: Case) -> None:
     counted = [held(order, case.virtual) for order in case.orders]
     assert counted == [in_flight(case.schedule, stage, *case[1:]) for stage in range(case.pipeline)]
 
 
+@many
 @given(case=cases())
 def test_micro_batches_come_in_order_in_each_chunk_and_kind(case: Case) -> None:
     for order in case.orders:

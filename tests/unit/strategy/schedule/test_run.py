@@ -11,7 +11,7 @@ from kuangchao_operator.layers.strategy.schedule.run import ChunkTime, Tail, run
 from kuangchao_operator.layers.strategy.schedule.timeline import PASSES, Activity, Lane, Timeline
 from kuangchao_operator.layers.strategy.schedule.transport import Transport
 
-from .cases import Case, cases
+from .cases import Case, cases, many
 
 EQUAL = ChunkTime(forward=1000, backward=1000, weight=1000)
 
@@ -26,6 +26,7 @@ def bubble(timeline: Timeline) -> Fraction:
     return Fraction(timeline.makespan, max(timeline.busy)) - 1
 
 
+@many
 @given(pipeline=st.integers(1, 8), times=st.integers(1, 3), virtual=st.integers(1, 4), forward=st.integers(1, 9))
 def test_bubbles_are_the_closed_forms(pipeline: int, times: int, virtual: int, forward: int) -> None:
     """Narayanan et al. 2021: (p-1)/m, over v when interleaved, whatever the share of the forward pass."""
@@ -38,6 +39,7 @@ def test_bubbles_are_the_closed_forms(pipeline: int, times: int, virtual: int, f
         assert bubble(equal(interleaved, ChunkTime(1, 1, 1))) == plain / virtual
 
 
+@many
 @given(pipeline=st.integers(1, 8), more=st.integers(0, 12))
 def test_zero_bubble_schedules_keep_their_word(pipeline: int, more: int) -> None:
     """Qi et al. 2023 and 2024, for passes of equal length and 2p-1 micro-batches or more."""
@@ -55,6 +57,7 @@ def test_zero_bubble_schedules_keep_their_word(pipeline: int, more: int) -> None
     assert bubble(v) == Fraction(pipeline - 1, 6 * count)
 
 
+@many
 @given(case=cases(), forward=st.integers(1, 9), backward=st.integers(1, 9), weight=st.integers(0, 9), data=st.data())
 def test_no_run_is_faster_than_its_work_and_stages_do_one_thing_at_a_time(
     case: Case, forward: int, backward: int, weight: int, data: st.DataObject
@@ -71,6 +74,7 @@ def test_no_run_is_faster_than_its_work_and_stages_do_one_thing_at_a_time(
             assert all(before.stop <= span.start for before, span in pairwise(row))
 
 
+@many
 @given(case=cases(stages=6, most=12), send=st.integers(1, 5000))
 def test_no_pass_starts_before_its_input_is_there(case: Case, send: int) -> None:
     found = equal(case, ChunkTime(700, 1100, 300, send))
