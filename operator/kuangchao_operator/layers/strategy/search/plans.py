@@ -14,6 +14,7 @@ from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
 from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
 from kuangchao_operator.layers.strategy.groups import mesh, overlays
 from kuangchao_operator.layers.strategy.placement import rules
+from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.rank import Scored
 from kuangchao_operator.layers.strategy.search.space import FRAMEWORK
@@ -85,7 +86,7 @@ def plan_of(
         memory=stages,
         device_memory_bytes=shape.memory_bytes,
         step_microseconds=None if step is None else step.step_us,
-        bubble_ppm=0 if step is None else step.bubble_ppm,
+        bubble_ppm=_even_bubble(setting) if step is None else step.bubble_ppm,
         alternatives=alternatives,
         rejected=rejected,
         request_digest=digest,
@@ -98,6 +99,12 @@ def plan_of(
         overlays=overlays(layout, layout.shard_ranks, moe=setting.model.experts is not None),
         placement=rules(layout, shape),
     )
+
+
+def _even_bubble(setting: Setting) -> int:
+    """Where no time is known: the bubble of equal passes."""
+    layout = setting.layout
+    return even_bubble_ppm(setting.schedule, layout.pipeline, layout.virtual, setting.micro_batches)
 
 
 def pinned_value(setting: Setting, name: str) -> str:
