@@ -11,6 +11,7 @@ from kuangchao_contracts.base import Contract, Name, ShortText, Text
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, OplogHeads, Step
 from kuangchao_contracts.keys import MAX_DENIED, Jwks
 from kuangchao_contracts.plan import ParallelPlan, TrainingSpec
+from kuangchao_contracts.plugins import PluginChoice
 
 Attempt = Annotated[int, Field(ge=1)]
 PodIndex = Annotated[int, Field(ge=0, le=16_383)]
@@ -27,6 +28,7 @@ class LaunchSpec(Contract):
     job_uid: ShortText
     task: ShortText | None = None
     task_args: dict[str, str] = {}
+    plugins: tuple[PluginChoice, ...] = ()
     command: tuple[str, ...] | None = None
     training: TrainingSpec
     plan: ParallelPlan
@@ -91,6 +93,8 @@ class RankReport(Contract):
     rank: Rank
     state: RankState
     step: Step = 0
+    total_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps of the whole run, where the program itself says so (`command` jobs); None: not known."""
     section: Annotated[str, Field(max_length=32)] = "init"
     exit_code: int | None = None
     error: Text | None = None

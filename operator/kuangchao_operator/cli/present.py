@@ -79,7 +79,8 @@ def _head(job: TrainingJob, status: TrainingJobStatus, now: datetime) -> Iterato
     if status.progress is not None:
         eta = f", about {status.progress.eta_seconds} s left" if status.progress.eta_seconds is not None else ""
         done = status.progress
-        yield f"Progress:   step {done.step} of {done.total_steps} ({done.percent} %){eta}"
+        of = f" of {done.total_steps} ({done.percent} %)" if done.total_steps else ""
+        yield f"Progress:   step {done.step}{of}{eta}"
         for line in metric_lines(status.progress.metrics):
             yield f"            {line}"
 

@@ -7,6 +7,7 @@ from kuangchao_contracts.plan import TrainingSpec
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_contracts.run import RankReport, RankState
+from kuangchao_operator.layers.execution.facts import storable
 from kuangchao_operator.layers.execution.model import (
     DeleteJob,
     Emit,
@@ -331,3 +332,26 @@ def test_pool_that_vanishes_under_a_running_job_does_not_end_it() -> None:
     world.beat(100, exits={0: 0, 1: 0})
     world.settle()
     assert world.holds(C.COMPLETE)
+
+
+def test_progress_of_a_script_is_what_it_says() -> None:
+    """Its job has `training.steps` too, but nothing makes a script keep to it."""
+    world = World(make_job(command=("train.py",), training={"steps": 1000})).run(step=0)
+    world.beat(10)
+    world.settle()
+    assert world.status.progress_text == "10"
+    world.pass_time(6)
+    world.beat(25, total=50)
+    world.settle()
+    assert world.status.progress is not None
+    assert (world.status.progress_text, world.status.progress.percent) == ("25/50", 50)
+    world.pass_time(6)
+    world.beat(50, exits={0: 0, 1: 0})  # last words of an older agent do not say how many there are
+    world.settle()
+    assert world.status.progress_text == "50/50"
+    assert world.holds(C.COMPLETE)
+
+
+def test_number_of_steps_that_no_status_can_hold_is_refused() -> None:
+    report = RankReport(rank=0, state=RankState.RUNNING, total_steps=2**53 + 1)
+    assert not storable(report)

@@ -186,6 +186,7 @@ class World:
         *,
         only: Iterable[int] | None = None,
         exits: dict[int, int] | None = None,
+        total: int | None = None,
         **report: Any,
     ) -> None:
         """Agents of the given pods report all their ranks; `exits` gives exit codes of ranks."""
@@ -193,7 +194,7 @@ class World:
         size = self.job.spec.devices.count // per_pod
         for index in range(size) if only is None else only:
             ranks = tuple(
-                self._rank(r, step, state, (exits or {}).get(r), report)
+                self._rank(r, step, state, (exits or {}).get(r), report, total)
                 for r in range(index * per_pod, (index + 1) * per_pod)
             )
             join = JoinRequest(
@@ -211,10 +212,11 @@ class World:
             )
 
     @staticmethod
-    def _rank(rank: int, step: int, state: RankState, code: int | None, extra: dict[str, Any]) -> RankReport:
-        if code is None:
-            return RankReport(rank=rank, step=step, state=state)
-        return RankReport(rank=rank, step=step, state=RankState.EXITED, exit_code=code, **(extra if code else {}))
+    def _rank(
+        rank: int, step: int, state: RankState, code: int | None, extra: dict[str, Any], total: int | None
+    ) -> RankReport:
+        known = RankReport(rank=rank, step=step, total_steps=total, state=state)
+        return known if code is None else known.replace(state=RankState.EXITED, exit_code=code, **extra if code else {})
 
     # ---- the shell
 

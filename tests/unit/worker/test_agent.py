@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-import kuangchao_worker
 from kuangchao_contracts.errors import CapabilityError, InvalidInputError, UnavailableError
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, RankReport, RankState
@@ -232,16 +231,13 @@ def test_what_an_agent_cannot_prepare_is_told_in_our_own_words() -> None:
     assert volume.StorageError.code == Reason.STORAGE
 
 
-async def test_last_step_of_a_script_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[RankMessage] = []
-    monitor = Monitor(tmp_path / "m.sock", heard.append)
-    monkeypatch.setenv("KUANGCHAO_MONITOR", str(tmp_path / "m.sock"))
-    monkeypatch.setenv("RANK", "2")
-    for step in range(1, 21):
-        kuangchao_worker.report(step=step, total=20, loss=1 / step)
-    monitor.drain()
-    monitor.close()
-    assert (heard[-1].rank, heard[-1].step, heard[-1].metrics["loss"]) == (2, 20, "0.05")
+def test_names_of_metrics_without_end_are_not_kept() -> None:
+    view = RankView(0)
+    for number in range(100):
+        view.hear(RankMessage(rank=0, metrics={f"name{number}": "1", "x" * 65: "1", "loss": str(number)}))
+    assert len(view.metrics) == 32
+    assert view.metrics["loss"] == "99"
+    assert max(map(len, view.metrics)) <= 64
 
 
 def test_sweep_takes_only_unfinished_work_of_earlier_attempts(tmp_path: Path) -> None:

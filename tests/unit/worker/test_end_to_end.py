@@ -174,4 +174,4 @@ async def test_torchrun_script_runs_unmodified(tmp_path: Path) -> None:
         assert await cluster.finish() == [0], cluster.logs()
         last = cluster.control.beats[-1]
         assert [(r.rank, r.exit_code, r.step) for r in last.ranks] == [(0, 0, 7), (1, 0, 7)]
-        assert last.metrics["totalSteps"] == "7"
+        assert [r.total_steps for r in last.ranks] == [7, 7]

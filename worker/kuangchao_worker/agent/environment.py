@@ -6,13 +6,10 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.run import JoinReply, LaunchSpec
-from kuangchao_worker.pod.channel import SOCKET_VARIABLE
-
-CHECKPOINT_VARIABLE: Final = "KUANGCHAO_CHECKPOINT_DIR"
+from kuangchao_worker.reports import CHECKPOINT_VARIABLE, SOCKET_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

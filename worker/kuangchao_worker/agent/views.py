@@ -9,6 +9,7 @@ from kuangchao_worker.agent.ranks import RankProcess
 from kuangchao_worker.pod.channel import RankMessage
 
 MAX_METRICS: Final = 32
+MAX_NAME: Final = 64
 DRAINED_EXIT: Final = 143
 """128 + SIGTERM: ended early because it was asked to."""
 
@@ -20,6 +21,7 @@ class RankView:
     rank: int
     state: RankState = RankState.STARTING
     step: int = 0
+    total: int | None = None
     section: str = "init"
     exit_code: int | None = None
     error: str | None = None
@@ -35,7 +37,11 @@ class RankView:
             self.step = max(self.step, message.step)
             self.state = RankState.RUNNING
         self.section = message.section or self.section
-        self.metrics |= message.metrics
+        self.total = message.total or self.total
+        for name, text in message.metrics.items():
+            # any process of the pod may write to the socket: names without end must not fill the agent's memory
+            if name in self.metrics or (len(self.metrics) < MAX_METRICS and len(name) <= MAX_NAME):
+                self.metrics[name] = text
         if message.error is not None and message.save_failed is None:
             self.error, self.error_kind = message.error, message.error_kind
         if message.oplog_count is not None:
@@ -69,6 +75,7 @@ class RankView:
             rank=self.rank,
             state=self.state,
             step=self.step,
+            total_steps=self.total,
             section=self.section,
             exit_code=self.exit_code,
             error=self.error,

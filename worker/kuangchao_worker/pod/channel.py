@@ -14,10 +14,9 @@ from pydantic import Field
 
 from kuangchao_contracts.base import Contract, Text
 from kuangchao_contracts.run import RankNote
+from kuangchao_worker.reports import REPORT_SECONDS
 
-SOCKET_VARIABLE: Final = "KUANGCHAO_MONITOR"
 MAX_MESSAGE: Final = 16_384
-PROGRESS_SECONDS: Final = 0.1
 RELIABLE_SECONDS: Final = 5.0
 NOTES_PER_MESSAGE: Final = 8
 """So that a message of notes with the longest texts still fits."""
@@ -28,6 +27,8 @@ class RankMessage(Contract):
 
     rank: Annotated[int, Field(ge=0)]
     step: Annotated[int, Field(ge=0)] | None = None
+    total: Annotated[int, Field(ge=1)] | None = None
+    """Steps of the whole run, from scripts that say so."""
     section: Annotated[str, Field(max_length=32)] | None = None
     metrics: dict[str, Annotated[str, Field(max_length=64)]] = {}
     error: Text | None = None
@@ -57,9 +58,9 @@ class RankChannel:
         """The newest step that it was told of, sent or not: what a failure happened after."""
 
     def progress(self, step: int, section: str, metrics: Mapping[str, str] | None = None) -> None:
-        """Say where the rank is; at most one message in `PROGRESS_SECONDS` unless the section has changed."""
+        """Say where the rank is; at most one message in `REPORT_SECONDS` unless the section has changed."""
         self.step, now = step, self._clock()
-        if self._socket is None or (section == self._last[1] and now - self._last[0] < PROGRESS_SECONDS):
+        if self._socket is None or (section == self._last[1] and now - self._last[0] < REPORT_SECONDS):
             return
         self._last = (now, section)
         self._send({"rank": self._rank, "step": step, "section": section, "metrics": dict(metrics or {})}, 0.0)

@@ -30,7 +30,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
         optimizer.step()
-        report(step=step, total=steps, loss=loss.item())
+        report.progress(step, steps, loss=loss.item())
     dist.destroy_process_group()
 
 

@@ -20,8 +20,8 @@ from kuangchao_operator.layers.execution.suspension import grant_budget, stays_s
 MAX_PASSES: Final = 8
 """A decision settles in two or three passes; more means that two rules fight, which is an error of ours."""
 UNMANAGED: Final = (
-    "command jobs start their own process groups: no memory check, no checkpoints by the operator, no"
-    " hang detection, data-parallel layout only"
+    "command jobs start their own process groups: no memory check, no checkpoints by the operator, hang"
+    " detection only for scripts that report progress, data-parallel layout only"
 )
 
 

@@ -87,6 +87,11 @@ class Gang:
         return max((r.step for r in self.reports.values()), default=0)
 
     @property
+    def total_steps(self) -> int:
+        """Steps of the whole run as rank 0's program says; 0: it does not."""
+        return (self.reports[0].total_steps or 0) if 0 in self.reports else 0
+
+    @property
     def ready(self) -> int:
         """Pods that are ready, or have done their work."""
         return sum(1 for p in self.pods.values() if (p.ready and not p.deleting) or p.exit_code == 0)
@@ -140,7 +145,7 @@ def last_words(message: str) -> tuple[RankReport, ...]:
 
 def storable(report: RankReport) -> bool:
     """Whether a status can hold its numbers: a write with others would fail, and with it all else about the job."""
-    return max(report.step, abs(report.exit_code or 0)) <= MAX_NUMBER
+    return max(report.step, report.total_steps or 0, abs(report.exit_code or 0)) <= MAX_NUMBER
 
 
 def waiting(job: TrainingJob) -> Waiting | None:

@@ -262,7 +262,11 @@ class _Finder:
             return
         text = hang(self._snapshot, self._gang)
         if text:
-            slowest = min(self._gang.reports.values(), key=lambda r: (r.step, r.rank), default=None)
+            told = self._gang.reports.values()
+            # of a script, only some ranks may report: the others are not slow
+            slowest = min(
+                (r for r in told if r.step or self._gang.managed), key=lambda r: (r.step, r.rank), default=None
+            )
             index = slowest.rank // self._gang.per_pod if slowest else None
             yield self._fault(Reason.HUNG, text, index, rank=slowest.rank if slowest else None)
 
@@ -301,14 +305,22 @@ def ending(exit_code: int | None) -> str:
 
 
 def hang(snapshot: JobSnapshot, gang: Gang) -> str:
-    """How long a running job has made no step, when that is too long; "" otherwise."""
+    """How long a running job has made no step, when that is too long; "" otherwise.
+
+    A script is judged only if it has ever reported a step, and more patiently once it has reported its last one: what
+    it does then (a last evaluation, an export) has no steps.
+    """
     status, policy = snapshot.job.status, snapshot.job.spec.fault
-    if status is None or status.attempt_time is None or not gang.running or snapshot.job.spec.task is None:
+    if status is None or status.attempt_time is None or not gang.running:
         return ""
-    last = status.progress.updated_at if status.progress else None
+    progress, script = status.progress, snapshot.job.spec.task is None
+    if script and progress is None:
+        return ""
+    last = progress.updated_at if progress else None
     stepped = last is not None and last > status.attempt_time
     base = last if stepped and last else status.attempt_time
-    limit = policy.hang_seconds if stepped else policy.first_step_seconds
+    after_last = script and progress is not None and 0 < progress.total_steps <= progress.step
+    limit = policy.hang_seconds if stepped and not after_last else policy.first_step_seconds
     return f"no step completed for {limit} s" if (snapshot.now - base).total_seconds() >= limit else ""
 
 

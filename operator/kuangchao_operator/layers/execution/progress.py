@@ -16,7 +16,7 @@ def note_progress(draft: Draft, gang: Gang, *, final: bool = False) -> None:
     # ranks that have not made a step yet know nothing of those before them: what was known stands until they do
     if not gang.reports or not step or (old is not None and step == old.step and not final):
         return
-    total = draft.spec.training.steps if draft.spec.task is not None else 0
+    total = _total(draft, gang, old)
     percent = min(100, step * 100 // total) if total else 0
     if not final and not _worth_writing(old, step, percent, draft.now):
         return
@@ -34,6 +34,14 @@ def note_progress(draft: Draft, gang: Gang, *, final: bool = False) -> None:
         updated_at=draft.now if gained or old is None else old.updated_at,
     )
     draft.update(progress=new, progress_text=f"{step}/{total}" if total else str(step))
+
+
+def _total(draft: Draft, gang: Gang, old: Progress | None) -> int:
+    """Steps of the whole run, 0 if unknown: a task's are the job's, any other program has to say them."""
+    if draft.spec.task is not None:
+        return draft.spec.training.steps
+    # the last words of a pod may be lost, and with them what was known
+    return gang.total_steps or (old.total_steps if old is not None else 0)
 
 
 def _worth_writing(old: Progress | None, step: int, percent: int, now: datetime) -> bool:

@@ -1,0 +1,171 @@
+"""`from kuangchao_worker import report`: any script that a job runs with `command` says how far it is and how it does.
+
+Standard library only, so that a script pays nothing for the import. It never waits for the agent while training runs,
+never fails because the agent is slow or gone, and does nothing at all where there is no agent. Only wrong arguments
+raise, and they do so everywhere, so that a first try at a desk finds them.
+"""
+
+import atexit
+import json
+import logging
+import operator
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, SupportsFloat, SupportsIndex
+
+from kuangchao_contracts.errors import InvalidInputError
+
+SOCKET_VARIABLE: Final = "KUANGCHAO_MONITOR"
+CHECKPOINT_VARIABLE: Final = "KUANGCHAO_CHECKPOINT_DIR"
+REPORT_SECONDS: Final = 0.1
+"""Between two messages; what is said in between travels with the next one, or at the end of the process."""
+EXIT_SECONDS: Final = 1.0
+"""How long the end of the process may wait for an agent that does not read."""
+CONTENTION_SECONDS: Final = 0.05
+"""How long one thread waits for another; after a fork in the wrong moment nobody would ever let it go on."""
+MAX_NAMES: Final = 24
+"""Names of metrics in one process: a heartbeat holds 32, and the agent has some of its own."""
+MAX_NUMBER: Final = 2**53
+"""The largest number that the status of a job can hold."""
+NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,47}")
+RESERVED: Final = frozenset({"step", "total"})
+log = logging.getLogger("kuangchao.report")
+
+
+class Report:
+    """What a script says of itself. What rank 0 says is shown to people."""
+
+    def __init__(self, environment: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._environment, self._clock = environment, clock
+        self._sender: Sender | None = None
+
+    def progress(self, step: SupportsIndex, total: SupportsIndex | None = None, **metrics: SupportsFloat) -> None:
+        """`step` steps are done, of `total` in the whole run; metrics are numbers by name.
+
+        A job that has reported a step is watched for hangs: `fault.hangSeconds` without a higher one, or
+        `fault.firstStepSeconds` before the first step of an attempt and after the last of `total`. Raises
+        InvalidInputError for a number or a name that cannot be reported.
+        """
+        said: dict[str, int] = {"step": _whole("step", step, 0)}
+        if total is not None:
+            said["total"] = _whole("total", total, 1)
+        self._say(said, _texts(metrics))
+
+    def metrics(self, **metrics: SupportsFloat) -> None:
+        """Metrics between steps; they show once a step has been reported. Raises InvalidInputError as `progress`."""
+        self._say({}, _texts(metrics))
+
+    def checkpoint_directory(self) -> Path | None:
+        """Where this job may keep files of its own, the same for all its ranks; None outside Kuangchao.
+
+        It outlives the job's pods if the job has `checkpoint.storage`; otherwise it is scratch space of one pod.
+        """
+        directory = self._environment.get(CHECKPOINT_VARIABLE)
+        return Path(directory) if directory else None
+
+    def __call__(self, *, step: SupportsIndex, total: SupportsIndex | None = None, **metrics: SupportsFloat) -> None:
+        """As `progress`: the form of the first release."""
+        self.progress(step, total, **metrics)
+
+    def _say(self, said: Mapping[str, int], texts: Mapping[str, str]) -> None:
+        path, rank = self._environment.get(SOCKET_VARIABLE), self._environment.get("RANK", "0")
+        if not path:
+            return
+        if self._sender is None or self._sender.speaker != (path, rank):
+            self._sender = Sender(path, rank, self._clock)
+            atexit.register(self._sender.close)
+        self._sender.say(said, texts)
+
+
+class Sender:
+    """The end of the channel that belongs to one rank: keeps what is not said yet, and says it seldom."""
+
+    def __init__(self, path: str, rank: str, clock: Callable[[], float]) -> None:
+        self.speaker = (path, rank)
+        self._clock, self._lock = clock, threading.Lock()
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._numbers: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+        self._names: set[str] = set()
+        self._last, self._unsaid, self._ended, self._warned = -REPORT_SECONDS, False, False, False
+
+    def say(self, numbers: Mapping[str, int], texts: Mapping[str, str]) -> None:
+        """Note it, and send what is noted if it is time, or if this is the last step."""
+        if not self._lock.acquire(timeout=CONTENTION_SECONDS):
+            return
+        try:
+            self._numbers |= numbers
+            self._texts |= self._known(texts)
+            self._unsaid = True
+            at_end = 0 < self._numbers.get("total", 0) <= self._numbers.get("step", 0)
+            if (at_end and not self._ended) or self._clock() - self._last >= REPORT_SECONDS:
+                self._last, self._ended = self._clock(), at_end
+                self._send(0.0)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Say what is left, in bounded time, and nothing more."""
+        self._send(EXIT_SECONDS)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _known(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """Without names beyond those that a job may have: a loop that invents names must not grow for ever."""
+        fresh = [name for name in texts if name not in self._names][: MAX_NAMES - len(self._names)]
+        self._names.update(fresh)
+        known = {name: text for name, text in texts.items() if name in self._names}
+        if len(known) < len(texts) and not self._warned:
+            self._warned = True
+            log.warning("more than %d names of metrics: %s and others are left out", MAX_NAMES, set(texts) - set(known))
+        return known
+
+    def _send(self, patience: float) -> None:
+        """Say what is not said yet. A step that was sent stays noted, for the metrics that follow it."""
+        if self._socket is None or not self._unsaid:
+            return
+        path, rank = self.speaker
+        message = {"rank": int(rank), "section": "train", **self._numbers, "metrics": self._texts}
+        self._socket.settimeout(patience)
+        try:
+            self._socket.sendto(json.dumps(message).encode(), path)
+        except OSError:
+            # the agent is gone or has not read for a while: what is noted goes with the next message
+            return
+        self._texts, self._unsaid = {}, False
+
+
+def _whole(field: str, value: SupportsIndex, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInputError(field, value, "is no whole number", least) from None
+    if not least <= number <= MAX_NUMBER:
+        raise InvalidInputError(field, number, "cannot be shown", min(max(number, least), MAX_NUMBER))
+    return number
+
+
+def _texts(metrics: Mapping[str, SupportsFloat]) -> dict[str, str]:
+    return {_name(name): _decimal(name, value) for name, value in metrics.items()}
+
+
+def _name(name: str) -> str:
+    if name in RESERVED or NAME.fullmatch(name) is None:
+        raise InvalidInputError("metrics", name, "a metric is named by a letter and up to 47 of A-Za-z0-9_./-", "loss")
+    return name
+
+
+def _decimal(name: str, value: SupportsFloat) -> str:
+    try:
+        return f"{float(value):.10g}"
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInputError(f"metrics.{name}", value, "is no number", 0) from None
+
+
+report: Final = Report(os.environ)
