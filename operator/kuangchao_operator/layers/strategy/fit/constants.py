@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kuangchao_contracts.plan import Recompute
-from kuangchao_operator.layers.strategy.fit.runs import Run
+from kuangchao_operator.layers.strategy.fit.runs import Figure, Run
 from kuangchao_operator.layers.strategy.footprint.calibration import Backend, Calibration
 from kuangchao_operator.layers.strategy.footprint.peaks import allocator_kind
 
@@ -21,6 +21,8 @@ class Constant(NamedTuple):
     """What one unit of it is divided by, so that a change by 1 matters about as much for every figure."""
     read: Callable[[Backend], int]
     write: Callable[[Backend, int], Backend]
+    concerns: Callable[[Run], bool]
+    """Whether a run can depend on it at all."""
 
 
 def constants_of(runs: tuple[Run, ...], backend: Backend) -> tuple[Constant, ...]:
@@ -32,9 +34,10 @@ def constants_of(runs: tuple[Run, ...], backend: Backend) -> tuple[Constant, ...
     if {Recompute.NONE, Recompute.SELECTIVE} <= modes:
         found.append(_by_mode(Recompute.SELECTIVE))
     found += [_logits(loss) for loss in sorted({run.setting.loss.value for run in runs})]
-    found += [_reserved(kind) for kind in sorted({allocator_kind(run.setting, backend) for run in runs})]
+    found += [_reserved(kind, backend) for kind in sorted({allocator_kind(run.setting, backend) for run in runs})]
     found.append(_plain("workspaceBytes", "workspace_bytes", 0, 8 * GIB, GIB))
-    found.append(_plain("runtimeBytes", "runtime_bytes", 0, 8 * GIB, GIB))
+    outside = _plain("runtimeBytes", "runtime_bytes", 0, 8 * GIB, GIB)
+    found.append(outside._replace(concerns=lambda run: run.figure is Figure.DEVICE))
     return tuple(found)
 
 
@@ -51,7 +54,10 @@ def _plain(name: str, field: str, lower: int, upper: int, scale: int) -> Constan
         value: int = getattr(backend, field)
         return value
 
-    return Constant(name, lower, upper, scale, read, lambda backend, value: backend.replace(**{field: value}))
+    def write(backend: Backend, value: int) -> Backend:
+        return backend.replace(**{field: value})
+
+    return Constant(name, lower, upper, scale, read, write, lambda _: True)
 
 
 def _by_mode(mode: Recompute) -> Constant:
@@ -64,20 +70,28 @@ def _by_mode(mode: Recompute) -> Constant:
     def write(backend: Backend, value: int) -> Backend:
         return backend.replace(recompute_permille={**backend.recompute_permille, mode: value})
 
-    return Constant(f"recomputePermille.{mode.value}", 500, 8000, 1000, read, write)
+    name = f"recomputePermille.{mode.value}"
+    return Constant(name, 500, 8000, 1000, read, write, lambda run: run.setting.recompute is mode)
 
 
 def _logits(loss: str) -> Constant:
+    def read(backend: Backend) -> int:
+        return backend.logit_bytes[loss]
+
     def write(backend: Backend, value: int) -> Backend:
         return backend.replace(logit_bytes={**backend.logit_bytes, loss: value})
 
-    return Constant(f"logitBytes.{loss}", 2, 32, 10, lambda backend: backend.logit_bytes[loss], write)
+    return Constant(f"logitBytes.{loss}", 2, 32, 10, read, write, lambda run: run.setting.loss.value == loss)
 
 
-def _reserved(kind: str) -> Constant:
+def _reserved(kind: str, base: Backend) -> Constant:
+    def read(backend: Backend) -> int:
+        return backend.reserved_permille[kind]
+
     def write(backend: Backend, value: int) -> Backend:
         return backend.replace(reserved_permille={**backend.reserved_permille, kind: value})
 
-    return Constant(
-        f"reservedPermille.{kind}", 1000, 3000, 1000, lambda backend: backend.reserved_permille[kind], write
-    )
+    def concerns(run: Run) -> bool:
+        return run.figure is not Figure.ALLOCATED and allocator_kind(run.setting, base) == kind
+
+    return Constant(f"reservedPermille.{kind}", 1000, 3000, 1000, read, write, concerns)

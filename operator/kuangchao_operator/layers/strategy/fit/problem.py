@@ -16,8 +16,8 @@ class Problem:
 
     def __init__(self, runs: tuple[Run, ...], base: Calibration, backend: str, constants: tuple[Constant, ...]) -> None:
         self.runs, self._base, self._backend, self.constants = runs, base, backend, constants
-        self._own = [[n for n, c in enumerate(constants) if _is_loss_of(c, run)] for run in runs]
-        self._known: dict[tuple[int, ...], list[int]] = {}
+        self._own = [[n for n, constant in enumerate(constants) if constant.concerns(run)] for run in runs]
+        self._known: dict[tuple[int, ...], int] = {}
 
     @property
     def start(self) -> Vector:
@@ -33,7 +33,7 @@ class Problem:
         below, above = self._estimates(low), self._estimates(high)
         found = []
         for number, run in enumerate(self.runs):
-            share = sum(values[n] - low[n] for n in self._own[number])
+            share = sum(values[n] - low[n] for n in self._own[number] if low[n] != high[n])
             size = below[number] + share * (above[number] - below[number])
             found.append((size - run.measured) / run.measured)
         return found
@@ -60,15 +60,12 @@ class Problem:
         return best[0], best[1], best[2]
 
     def _estimates(self, values: list[int]) -> list[int]:
-        key = tuple(values)
-        if key not in self._known:
+        keys = [(number, *(values[n] for n in own)) for number, own in enumerate(self._own)]
+        fresh = [key for key in keys if key not in self._known]
+        if fresh:
             calibration = changed(self._base, self._backend, self.constants, values)
-            self._known[key] = [estimate(run, calibration) for run in self.runs]
-        return self._known[key]
-
-
-def _is_loss_of(constant: Constant, run: Run) -> bool:
-    return constant.name == f"logitBytes.{run.setting.loss.value}"
+            self._known |= {key: estimate(self.runs[key[0]], calibration) for key in fresh}
+        return [self._known[key] for key in keys]
 
 
 def _with(vector: Vector, number: int, value: float) -> Vector:
