@@ -14,7 +14,7 @@ from kuangchao_operator.layers.strategy.legality import broken, unsound
 from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.pins import as_infeasible, pinned_sizes
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, closed_reason, open_axes
 
 _NOT_BUILT_PRECISIONS = {
     Precision.FP16: "does not scale gradients",
@@ -164,7 +164,7 @@ def _equal_devices(request: PlanRequest) -> Infeasible | None:
 
 def _layout(request: PlanRequest) -> Infeasible | None:
     """What is pinned, by every law of layouts. A pinned tensor size may leave its island: that is the user's word."""
-    sizes = pinned_sizes(request)
+    sizes = pinned_sizes(request, frozenset(RUNNABLE) if mixed(request) else open_axes(request))
     found = broken(sizes) or unsound(sizes)
     return as_infeasible(found, request) if found is not None else None
 

@@ -1,10 +1,11 @@
 """What a user pinned: as sizes for the laws of layouts, and a broken law in the words of the request. Pure."""
 
 import re
+from math import prod
 from typing import Any, Final
 
 from kuangchao_contracts.plan import Infeasible, Parallelism, ParallelismMode, PlanRequest, TransformerModel
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, open_axes
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
 _PATHS: Final = {"devices": "devices.count", "globalBatch": "training.globalBatch"}
@@ -24,14 +25,18 @@ def pinned_micro_batch(parallelism: Parallelism) -> int | None:
     return parallelism.micro_batch
 
 
-def pinned_sizes(request: PlanRequest) -> Sizes:
+def pinned_sizes(request: PlanRequest, opened: frozenset[str]) -> Sizes:
     """Sizes as far as a request says them: what is pinned, and neutral ones in mode Manual or on a closed axis."""
     wish, model = request.parallelism, request.model
-    tensor, pipeline = _size(request, "tensor", wish.tensor), _size(request, "pipeline", wish.pipeline)
-    context, data = _size(request, "context", wish.context), _size(request, "data", wish.data)
-    micro = _size(request, "microBatch", wish.micro_batch)
-    if data is None and tensor and pipeline and context and request.devices % (tensor * pipeline * context) == 0:
-        data = request.devices // (tensor * pipeline * context)
+    names = ("tensor", "pipeline", "context", "data")
+    given = {name: _size(request, opened, name, getattr(wish, name)) for name in names}
+    rest, odd = divmod(request.devices, prod(size for size in given.values() if size is not None))
+    open_ = [name for name, size in given.items() if size is None]
+    if not odd and (rest == 1 or len(open_) == 1):
+        # what is left is for the one axis that is open, or there is nothing left
+        given |= dict.fromkeys(open_, rest)
+    tensor, pipeline, context, data = (given[name] for name in names)
+    micro = _size(request, opened, "microBatch", wish.micro_batch)
     batch = request.training.global_batch if request.managed else None
     whole = batch is not None and data and micro and batch % (data * micro) == 0
     return Sizes(
@@ -43,23 +48,23 @@ def pinned_sizes(request: PlanRequest) -> Sizes:
         pipeline=pipeline,
         context=context,
         data=data,
-        expert=_size(request, "expert", wish.expert),
-        virtual=_size(request, "virtualStages", wish.virtual_stages),
-        sequence=_size(request, "sequence", wish.sequence),
+        expert=_size(request, opened, "expert", wish.expert),
+        virtual=_size(request, opened, "virtualStages", wish.virtual_stages),
+        sequence=_size(request, opened, "sequence", wish.sequence),
         stage_layers=wish.stage_layers or (),
         micro_batch=micro,
         micro_batches=batch // (data * micro) if whole and batch and data and micro else None,
         schedule=wish.schedule,
-        sharding=_size(request, "sharding", wish.sharding),
+        sharding=_size(request, opened, "sharding", wish.sharding),
         recompute=wish.recompute,
     )
 
 
-def _size(request: PlanRequest, name: str, given: Any) -> Any:
+def _size(request: PlanRequest, opened: frozenset[str], name: str, given: Any) -> Any:
     """A pinned value, or the neutral one of an axis that is not for the planner to choose, or None."""
     if given is not None:
         return given
-    if request.parallelism.mode is ParallelismMode.MANUAL or name not in open_axes(request):
+    if request.parallelism.mode is ParallelismMode.MANUAL or name not in opened:
         return NEUTRAL.get(name, 1)
     return None
 

@@ -45,6 +45,8 @@ class Sizes(NamedTuple):
     core_attention_only: bool = False
     """Whether selective recomputation drops the core attention and nothing else."""
     fused_attention: bool = True
+    lone_ends: bool = False
+    """Whether an embedding or an output layer may be a stage without layers: in other frameworks, not in plans."""
 
     @property
     def stage_ranks(self) -> int | None:
@@ -89,4 +91,5 @@ def sizes_of(setting: Setting, devices: int | None = None) -> Sizes:
         recompute=setting.recompute,
         core_attention_only=setting.modules == CORE,
         fused_attention=setting.fused_attention,
+        lone_ends=True,
     )

@@ -14,26 +14,30 @@ from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 ONE_CHUNK: Final = frozenset({Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2})
 """Schedules in which a stage has one run of layers."""
 ENDS: Final = 2
-"""Stages that need no layer: the first has the embedding, the last the output layer."""
+"""Stages that need no layer in some frameworks: the first has the embedding, the last the output layer."""
 
 
 def stages(sizes: Sizes) -> Contradiction | None:
-    """No more stages than modules: the layers, and an embedding and an output layer that may stand alone."""
-    model, count = sizes.model, (sizes.pipeline or 1) * (sizes.virtual or 1)
-    if model is None or sizes.stage_layers or count == 1 or count <= model.layers + ENDS:
+    """No more stages than modules: the layers, and an embedding and an output layer where these may stand alone."""
+    model, virtual = sizes.model, sizes.virtual or 1
+    pipeline = sizes.pipeline or (2 if virtual > 1 else 1)
+    if model is None or sizes.stage_layers or pipeline * virtual <= max(1, _modules(model.layers, sizes)):
         return None
-    virtual = (sizes.virtual or 1) > 1
-    field, size = ("virtualStages", sizes.virtual or 1) if virtual else ("pipeline", sizes.pipeline or 1)
-    most = max(1, (model.layers + ENDS) // (count // size))
-    if not virtual and sizes.devices is not None:
+    field, size, other = ("virtualStages", virtual, pipeline) if virtual > 1 else ("pipeline", pipeline, 1)
+    most = max(1, _modules(model.layers, sizes) // other)
+    if virtual == 1 and sizes.devices is not None:
         most = next(n for n in divisors(sizes.devices) if n <= most)
     return Contradiction(
         field,
         size,
         str(most),
-        f"{field}={size} makes {count} stages of {model.layers} layers, and a stage without layers would hang;"
-        f" nearest legal {field}: {most}",
+        f"{field}={size} makes {pipeline * virtual} stages of {model.layers} layers, and a stage without layers would"
+        f" hang; nearest legal {field}: {most}",
     )
+
+
+def _modules(layers: int, sizes: Sizes) -> int:
+    return layers + (ENDS if sizes.lone_ends else 0)
 
 
 def explicit(sizes: Sizes) -> Contradiction | None:
@@ -48,9 +52,10 @@ def explicit(sizes: Sizes) -> Contradiction | None:
     if sum(layers) != whole:
         why = f"places {sum(layers)} layers and the model has {whole}: the rest would be {_fate(sum(layers), whole)}"
         return _layout(text, _mended(layers, whole), why)
-    empty = next((n for n in range(1, len(layers) - 1) if layers[n] == 0), None)
+    inner = range(1, len(layers) - 1) if sizes.lone_ends else range(len(layers))
+    empty = next((n for n in inner if layers[n] == 0), None)
     if empty is not None:
-        why = f"leaves stage {empty} without a module, and its neighbours would wait for it for ever"
+        why = f"leaves stage {empty} without layers, and its neighbours would wait for it for ever"
         return _layout(text, _filled(layers, empty), why)
     return None
 
@@ -58,6 +63,11 @@ def explicit(sizes: Sizes) -> Contradiction | None:
 def chunks(sizes: Sizes) -> Contradiction | None:
     """How many runs of layers a stage has is the schedule's to say."""
     virtual, schedule = sizes.virtual, sizes.schedule
+    if sizes.pipeline == 1 and schedule not in (None, Schedule.ONE_F_ONE_B) and (virtual or 1) == 1:
+        message = (
+            f"schedule={schedule.value} orders the stages of a pipeline and pipeline=1; nearest legal schedule: 1f1b"
+        )
+        return Contradiction("schedule", schedule.value, Schedule.ONE_F_ONE_B.value, message)
     if virtual is None:
         return None
     if virtual > 1 and sizes.pipeline == 1:

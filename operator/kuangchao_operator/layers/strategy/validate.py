@@ -110,7 +110,7 @@ def _layout(case: Case) -> Contradiction | None:
 def _sizes(case: Case) -> Sizes:
     """A model that is known by its sizes only has no heads or layers to judge."""
     batch = case.plan.global_batch if case.plan.managed else None
-    sizes = sizes_of(case.setting, case.plan.world_size)._replace(global_batch=batch)
+    sizes = sizes_of(case.setting, case.plan.world_size)._replace(global_batch=batch, lone_ends=False)
     return sizes if isinstance(case.request.model, TransformerModel) else sizes._replace(model=None)
 
 
