@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from kuangchao_operator.cli.main import app
@@ -21,8 +22,12 @@ def plan(*options: str) -> Result:
     return CliRunner().invoke(app, ["plan", *files, *options])
 
 
-def test_seven_billion_in_fp16_with_adam_are_84_gb_line_by_line() -> None:
-    shown = [line.strip() for line in plan().stdout.splitlines()]
+@pytest.mark.parametrize(("options", "status"), [(["--what-if"], 0), ([], 3)])
+def test_seven_billion_in_fp16_with_adam_are_84_gb_line_by_line(options: list[str], status: int) -> None:
+    """As a plan for a worker to come, and with the refusal of the one there is."""
+    done = plan(*options)
+    assert done.exit_code == status
+    shown = [line.strip() for line in done.stdout.splitlines()]
     start = shown.index(LINES[0])
     assert shown[start : start + len(LINES)] == LINES
 
