@@ -15,7 +15,8 @@ from kuangchao_contracts.plan import (
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.plans import setting_of
 from kuangchao_operator.layers.strategy.search.words import duration, permille
-from kuangchao_operator.layers.strategy.shipped import plan, replan
+from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
+from kuangchao_operator.layers.strategy.validate import violation
 
 GIB = 2**30
 LLAMA_8B = TransformerModel(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
@@ -177,3 +178,28 @@ def test_durations_have_three_digits(micros: int, text: str) -> None:
 
 def test_shares_are_percent_with_one_decimal() -> None:
     assert (permille(41, 1_000), permille(1, 3), permille(5, 0)) == ("4.1 %", "33.3 %", "0.0 %")
+
+
+def test_where_no_split_keeps_the_laws_a_size_that_has_one_is_named() -> None:
+    """Seven ranks: the batch of five, the five layers and the sequence all refuse to be divided by them."""
+    training = {"globalBatch": 5, "sequenceLength": 4096, "precision": "bf16"}
+    why = refused(ask(LLAMA_1B.replace(layers=5), devices=7, perPod=1, training=training))
+    assert (why.reason, why.field, why.value) == ("ContradictoryPlan", "devices.count", "7")
+    assert why.nearest is not None
+    assert plan(ask(LLAMA_1B.replace(layers=5), devices=int(why.nearest), perPod=1, training=training)).plan is not None
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ask(),
+        ask(LLAMA_1B, whatIf=False),
+        ask(LLAMA_8B.replace(layers=30), devices=16, gib=40),
+        ask(gpu="an accelerator that nobody knows", parallelism={"pipeline": 4}),
+        ask(devices=32, perPod=2, parallelism={"objective": "devices"}),
+        ask(parallelism={"schedule": "interleaved"}),
+    ],
+    ids=["large", "small", "uneven", "no time", "fewest", "interleaved"],
+)
+def test_every_plan_of_the_search_stands_before_the_laws_for_written_plans(wish: PlanRequest) -> None:
+    assert violation(made(wish), wish, knowledge()) is None

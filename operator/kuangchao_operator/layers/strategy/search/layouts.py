@@ -30,7 +30,10 @@ def layouts(space: Space) -> Iterator[Layout]:
                 data = space.world // (tensor * context * pipeline)
                 if data not in space.options("data", (data,)) or (space.managed and space.global_batch % data):
                     continue
+                sequence = _sequence(space, tensor, context)
                 for expert, expert_tensor in _experts(space, tensor, tensor * context * data):
+                    if expert > 1 and tensor > 1 and not sequence:
+                        continue  # every tensor rank would send the same tokens to the experts
                     yield Layout(
                         tensor=tensor,
                         pipeline=pipeline,
@@ -38,7 +41,7 @@ def layouts(space: Space) -> Iterator[Layout]:
                         data=data,
                         expert=expert,
                         expert_tensor=expert_tensor,
-                        sequence=_sequence(space, tensor, context),
+                        sequence=sequence,
                     )
 
 

@@ -9,6 +9,7 @@ from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.plans import pinned_value
 from kuangchao_operator.layers.strategy.search.trial import Trial
@@ -32,6 +33,8 @@ PINS: Final = (
 DOUBLINGS: Final = 7
 BETWEEN: Final = 24
 """Numbers of devices that are tried below the first doubling that fits."""
+NEIGHBOURS: Final = 16
+"""Sizes that are tried on either side of one with which there is no split."""
 MOST_HINTED: Final = 64
 """Devices up to which a refusal names the plan that would fit if the worker could run it."""
 MESSAGE: Final = 1024
@@ -77,7 +80,7 @@ def _pin(tried: Trial, closest: Closest) -> _Way | None:
     for name in PINS:
         if getattr(request.parallelism, name) is None:
             continue
-        loose = request.replace(parallelism=request.parallelism.replace(**{name: None}))
+        loose = _loose(request, name)
         found = _best(tried.again(loose)) if laws.violated(loose) is None else None
         if found is not None:
             return _way(name, pinned_value(closest.setting, name), pinned_value(found, name))
@@ -157,14 +160,49 @@ def _what_if(tried: Trial) -> str:
 def _no_layout(tried: Trial) -> Infeasible:
     """Pins that no single law forbids and that still leave no way to use every rank."""
     space = tried.search.space
-    pins = ", ".join(f"parallelism.{name}={value}" for name, value in sorted(space.pins.items()))
+    given = {name: value for name, value in space.pins.items() if not tried.closed(name)}
+    pins = ", ".join(f"parallelism.{name}={value}" for name, value in sorted(given.items())) or "no pins"
+    way = _loosened(tried) or _other_size(tried) or _other_batch(tried)
+    message = (
+        f"devices.count={space.world}: no split of the model keeps every law with training.globalBatch="
+        f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins}; nearest legal"
+        f" {way.words}"
+    )
     return Infeasible(
         reason="ContradictoryPlan",
-        field="devices.count",
-        value=str(space.world),
-        message=f"devices.count={space.world}: no split of the model keeps every law with training.globalBatch="
-        f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins or 'no pins'}"[
-            :MESSAGE
-        ],
+        field=way.field,
+        value=way.value,
+        nearest=way.nearest,
+        message=message[:MESSAGE],
         rejected=laws.rejected_axes(tried.request),
     )
+
+
+def _loosened(tried: Trial) -> _Way | None:
+    """A pin without which there is a split at all."""
+    for name in PINS:
+        value = getattr(tried.request.parallelism, name)
+        found = _best(tried.again(_loose(tried.request, name))) if value is not None else None
+        if found is not None:
+            return _way(name, str(value), pinned_value(found, name))
+    return None
+
+
+def _other_size(tried: Trial) -> _Way | None:
+    """The number of devices next to the one asked for with which there is a split."""
+    count, per_pod = tried.request.devices, tried.request.per_pod
+    steps = (sign * number * per_pod for number in range(1, NEIGHBOURS + 1) for sign in (-1, 1))
+    found = next((count + step for step in steps if count + step > 0 and _feasible(tried, count + step)), None)
+    return None if found is None else _Way("devices.count", str(count), str(found), f"devices.count: {found}")
+
+
+def _other_batch(tried: Trial) -> _Way:
+    """A batch that every rank gets an equal share of."""
+    batch, ranks = tried.request.training.global_batch, tried.request.devices
+    near = either(nearest_multiples(batch, ranks))
+    return _Way("training.globalBatch", str(batch), near, f"training.globalBatch: {near}")
+
+
+def _loose(request: PlanRequest, name: str) -> PlanRequest:
+    """The request without a pin."""
+    return request.replace(parallelism=request.parallelism.replace(**{name: None}))
