@@ -111,6 +111,15 @@ def test_the_calculation_names_what_divides_a_state() -> None:
     )
 
 
+@pytest.mark.parametrize("backend", ["kuangchao", "torchtitan"])
+def test_sharding_over_few_ranks_may_cost_more_than_it_saves(backend: str) -> None:
+    """DeepSpeed#5305: what is whole for a while comes on top, so a higher stage is not always the smaller one."""
+    one = setting(backend=backend, layout=Layout(data=1), micro_batches=4)
+    assert run(replace(one, sharding=Sharding.FULL))[0].allocated_bytes > run(one)[0].allocated_bytes
+    many = replace(one, layout=Layout(data=8))
+    assert run(replace(many, sharding=Sharding.FULL))[0].allocated_bytes < run(many)[0].allocated_bytes
+
+
 def test_the_fixed_part_does_not_shrink_with_the_number_of_ranks() -> None:
     """6B under ZeRO-3: 0.77 GB by an estimator, 13 GB in truth, the same on two and on four GPUs."""
     thousand = run(setting(backend="deepspeed", sharding=Sharding.FULL, layout=Layout(data=1024)))[0]
