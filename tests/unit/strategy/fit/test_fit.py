@@ -146,6 +146,13 @@ def test_a_fit_that_other_runs_do_not_confirm_is_refused() -> None:
         found(measured(grid(), CALIBRATION, noise))
 
 
+def test_holding_everything_leaves_nothing_to_fit() -> None:
+    runs = measured([run for run in grid() if run.figure is Figure.ALLOCATED], KNOWN)
+    held = ("activationPermille", "recomputePermille.full", "logitBytes.plain", "workspaceBytes")
+    with pytest.raises(InvalidInputError, match="no figure that could be fitted"):
+        found(runs, *held)
+
+
 @pytest.mark.parametrize("hold", ["nothing", "logitBytes.sharded"])
 def test_a_figure_that_is_not_there_cannot_be_held(hold: str) -> None:
     with pytest.raises(InvalidInputError, match="activationPermille"):

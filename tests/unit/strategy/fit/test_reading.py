@@ -79,6 +79,7 @@ def test_a_model_may_stand_as_describe_model_writes_it() -> None:
         ({"recompute": "everything"}, "line 2: recompute='everything'.*moe_act"),
         ({"gbs": 9}, "line 2: gbs=9: is no multiple of mbs 2"),
         ({"tp": 3}, "line 2: tensor=3.*nearest legal"),
+        ({"pp": 16}, "line 2: .*16"),
         ({"stage": "1"}, "line 2: stage='1'"),
         ({"stage": "first"}, "line 2: stage='first'"),
         ({"descriptor": "{}"}, "line 2: "),

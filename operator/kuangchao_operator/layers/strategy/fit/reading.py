@@ -18,7 +18,7 @@ from kuangchao_contracts.plan import (
     TransformerModel,
 )
 from kuangchao_operator.layers.strategy.fit.runs import FULLEST, Figure, Run
-from kuangchao_operator.layers.strategy.footprint.layout import Layout
+from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, pieces
 from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Recomputed, Setting
 from kuangchao_operator.layers.strategy.legality import contradiction
 
@@ -101,6 +101,10 @@ def _run(number: int, cells: dict[str, str | None]) -> Run:
     broken = contradiction(setting)
     if broken is not None:
         raise InvalidInputError(f"line {number}: {broken.field}", broken.value, broken.message, broken.nearest)
+    try:
+        pieces(model.layers, setting.layout)
+    except ImpossibleLayoutError as error:
+        raise InvalidInputError(f"line {number}: pp", line.pp, str(error), model.layers) from None
     if line.stage.isdigit() and int(line.stage) >= line.pp:
         raise InvalidInputError(f"line {number}: stage", line.stage, f"pp={line.pp} has no such stage", line.pp - 1)
     group = line.group or f"{model.layers}x{model.hidden}"

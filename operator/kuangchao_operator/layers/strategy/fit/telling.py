@@ -49,7 +49,9 @@ def moved(problem: Problem) -> Moved:
 
 
 def check(problem: Problem, base: Calibration, backend: str) -> None:
-    """Raises TooFewRunsError and IndistinguishableError."""
+    """Raises TooFewRunsError and IndistinguishableError, and InvalidInputError where nothing is left to fit."""
+    if not problem.constants:
+        raise InvalidInputError(f"runs of {backend}", len(problem.runs), "depend on no figure that could be fitted")
     needed = len(problem.constants) + 2
     if len(problem.runs) < needed:
         names = ", ".join(constant.name for constant in problem.constants)
