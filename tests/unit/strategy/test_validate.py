@@ -268,6 +268,10 @@ SEARCHED: dict[str, PlanRequest] = {
     "a dense model": wish(devices=8),
     "small GPUs": wish(devices=16, shapes=(H100.replace(memory_bytes=24 * GIB),)),
     "pinned pipeline, uneven": wish(LLAMA.replace(layers=30), pins={"pipeline": 4}),
+    "by hand, uneven": wish(
+        LLAMA.replace(layers=30), pins={"mode": "Manual", "pipeline": 4, "data": 4, "sharding": "full"}
+    ),
+    "unknown GPUs": wish(shapes=(H100.replace(model="X"),), pins={"pipeline": 4, "sharding": "full"}),
     "interleaved": wish(pins={"pipeline": 4, "schedule": "interleaved", "virtualStages": 2}),
     "experts": wish(MOE, devices=8, pins={"pipeline": 1}),
     "sizes only": wish(MeasuredModel(parameters=10**9), devices=8),

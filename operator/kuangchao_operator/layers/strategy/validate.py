@@ -81,7 +81,9 @@ def _pins(case: Case) -> Contradiction | None:
     for name in (*NEUTRAL, "data", "microBatch"):
         neutral = _plain(NEUTRAL.get(name, 1))
         written = wire.get(name, neutral)
-        if written != wish.get(name, neutral if manual else written):
+        # how many layers each stage gets follows from the sizes where the user does not say it, in Manual too
+        implied = neutral if manual and name != "stageLayers" else written
+        if written != wish.get(name, implied):
             return _differs(name, written, wish.get(name, neutral), f"spec.parallelism.{name}")
         if name not in opened and written != neutral:
             why = f"{name}={_shown(written)}: {closed_reason(case.request)}"
