@@ -169,6 +169,23 @@ def test_grouped_products_of_experts_have_a_workspace_of_their_own() -> None:
     assert extra == [0, CALIBRATION.backends["megatron"].expert_workspace_bytes], "the first stage has none"
 
 
+def test_the_allocator_decides_where_chunks_of_many_sizes_fragment_it() -> None:
+    """NVIDIA-NeMo/Megatron-Bridge#3107: 70B over tensor 4, pipeline 4 x 5 chunks ran out at 58.8 GB in use of 80."""
+    wish = setting(
+        LLAMA_70B,
+        backend="megatron-bridge",
+        layout=Layout(tensor=4, pipeline=4, data=2, virtual=5, sequence=True),
+        sequence_length=4096,
+        micro_batches=16,
+        precision=Precision.FP8,
+        sharding=Sharding.OPTIMIZER,
+        schedule=Schedule.INTERLEAVED,
+        loss=Loss.FUSED,
+    )
+    assert not fits(wish, 80)
+    assert fits(replace(wish, allocator="expandable"), 80)
+
+
 def test_an_uneven_pipeline_is_judged_by_its_fullest_stage() -> None:
     """Eight layers as 1, 2, 2, 3: an average is a third too low."""
     model = LLAMA_8B.replace(layers=8, vocab=1024)
