@@ -6,6 +6,8 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
+from string import Template
 
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.run import JoinReply, LaunchSpec
@@ -36,9 +38,15 @@ def cold_rank(assignment: str) -> list[str]:
     return [sys.executable, "-m", "kuangchao_worker.rank", assignment]
 
 
-def script(command: Sequence[str]) -> list[str]:
-    """The command line of a `command` rank: what follows torchrun."""
-    return [sys.executable, "-u", *command]
+def script(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The command line of a `command` rank: what follows torchrun.
+
+    As with torchrun, `${local_rank}` in an argument is the local rank. `$(KUANGCHAO_CHECKPOINT_DIR)`, written as
+    Kubernetes writes variables, is for scripts that take their folder as an option.
+    """
+    directory = environment[CHECKPOINT_VARIABLE]
+    filled = (Template(part).safe_substitute(local_rank=environment["LOCAL_RANK"]) for part in command)
+    return [sys.executable, "-u", *(part.replace(f"$({CHECKPOINT_VARIABLE})", directory) for part in filled)]
 
 
 def torchrun_environment(
@@ -66,6 +74,9 @@ def torchrun_environment(
         "TORCHELASTIC_MAX_RESTARTS": "0",
         # the store at MASTER_ADDR:MASTER_PORT is served by the agent of pod 0, anew for each attempt
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        # where a script decorated with torch's `record` leaves its error; it raises it all the same
+        "TORCHELASTIC_ERROR_FILE": str(PurePath(monitor).with_name(f"error-{place.rank}.json")),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         CHECKPOINT_VARIABLE: directory,
         SOCKET_VARIABLE: monitor,
     }

@@ -15,7 +15,8 @@ from typing import Final
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 TAIL_BYTES: Final = 8_192
 KILL_SECONDS: Final = 10.0
-_RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
+_RAISED: Final = re.compile(r"^(?:\[rank\d+\]: )?([A-Za-z_][\w.]*)(?::|$)")
+"""torch marks every line of a traceback with the rank, once a script has made a process group."""
 log = logging.getLogger("kuangchao.ranks")
 
 

@@ -160,7 +160,7 @@ class Session:
                 environment = torchrun_environment(
                     self._environment, place, self._reply, self._launch, str(monitor), str(self._script_directory())
                 )
-                self._ranks.start_cold(place.rank, script(self._launch.command), environment)
+                self._ranks.start_cold(place.rank, script(self._launch.command, environment), environment)
         if self._draining:
             self._ranks.signal(signal.SIGTERM)
 
