@@ -28,8 +28,9 @@ def calibrate(
 ) -> None:
     """Fit the memory model to measured runs; needs no cluster.
 
-    What is fitted are the figures that no arithmetic gives, by framework. Refuses runs that cannot tell two figures apart, and says which run would. Give the file to `kuangchao plan
-    --calibration`, and to the operator by the chart's value planner.calibration.
+    What is fitted are the figures that no arithmetic gives, by framework. Refuses runs that cannot tell two figures
+    apart, and says which run would. Give the file to `kuangchao plan --calibration`, and to the operator by the chart's
+    value planner.calibration.
 
     JSON: {version, digest, fit: {baseVersion, baseDigest, runsDigest, runs, groups, constants: [{backend, name, before,
     after}], errorBeforePpm, errorAfterPpm, errorHeldOutPpm}, untouched: [], runs: [{id, group, measuredBytes,
