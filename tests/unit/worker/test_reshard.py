@@ -1,0 +1,118 @@
+"""Checkpoints in pieces, without links: what is saved comes back under the same names, and a gap is an error."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import StepLR
+
+from kuangchao_contracts.checkpoint import CheckpointRef
+from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_worker.layers.state.entries import Entries, collect, install
+from kuangchao_worker.layers.state.parameters import ParameterStore
+from kuangchao_worker.layers.state.reshard import fill, fill_from_whole, payloads
+from kuangchao_worker.tasks.mlp import mlp
+
+ORDER = [f"{layer}.{part}" for layer in ("0.0", "1.0", "2") for part in ("weight", "bias")]
+
+
+@dataclass
+class Files:
+    """A checkpoint in memory."""
+
+    files: dict[str, Any]
+    checkpoint: CheckpointRef = field(
+        default_factory=lambda: CheckpointRef(step=2, attempt=1, path="p", digest="0" * 64)
+    )
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        return self.files.get(name)
+
+    def layouts(self) -> dict[int, dict[str, Any]]:
+        return {int(n.split("-")[1][0]): c["entries"] for n, c in self.files.items() if n.startswith("layout")}
+
+
+class Trainee:
+    """A model that has made some steps."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        torch.manual_seed(seed)
+        task = mlp({"dropout": "0"})
+        self.module: nn.Module = task.model()
+        self.optimizer = AdamW(self.module.parameters(), lr=0.1)
+        self.scheduler = StepLR(self.optimizer, 1)
+        self.task = task
+        self.train(steps)
+
+    def train(self, steps: int) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            loss = self.task.loss(self.module, self.task.dataset[torch.arange(8)])
+            loss.backward()
+            self.optimizer.step()
+            self.scheduler.step()
+            self.optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    def entries(self) -> Entries:
+        return collect(self.module, self.optimizer, self.scheduler)
+
+    def install(self, entries: Entries) -> None:
+        install(entries, self.module, self.optimizer, self.scheduler)
+
+
+def test_what_is_saved_in_pieces_goes_on_bit_for_bit() -> None:
+    one, other = Trainee(0, 2), Trainee(9, 0)
+    files = payloads(one.entries(), None, 0, 2)
+    expected = one.train(3)
+    found = other.entries()
+    fill(found, Files(files))
+    other.install(found)
+    assert other.train(3) == expected
+
+
+def test_what_data_parallel_ranks_saved_goes_on_bit_for_bit() -> None:
+    one, other = Trainee(0, 2), Trainee(9, 0)
+    files = ParameterStore(one.module, one.optimizer, one.scheduler).payloads(0, 2)
+    expected = one.train(3)
+    found = other.entries()
+    fill_from_whole(found, Files(files), ORDER)
+    other.install(found)
+    assert other.train(3) == expected
+
+
+@pytest.mark.parametrize(
+    "what", ["module.2.bias", "optimizer.state.2.bias.exp_avg", "optimizer.param_groups.2.bias.lr"]
+)
+def test_an_entry_that_is_missing_is_named(what: str) -> None:
+    files = payloads(Trainee(0, 2).entries(), None, 0, 2)
+    files["layout-0.pt"]["entries"].pop(what, None)
+    files["shard-0.pt"]["values"].pop(what, None)
+    with pytest.raises(CheckpointCorruptError, match=f"does not hold all of {what}"):
+        fill(Trainee(9, 0).entries(), Files(files))
+
+
+def test_a_piece_that_is_too_small_or_of_another_model_is_refused() -> None:
+    files = payloads(Trainee(0, 2).entries(), None, 0, 2)
+    declared = files["layout-0.pt"]["entries"]["module.0.0.weight"]
+    whole = declared["size"]
+    declared["size"] = (whole[0] - 1, whole[1])
+    files["shard-0.pt"]["tensors"]["module.0.0.weight"] = torch.zeros(declared["size"])
+    with pytest.raises(CheckpointCorruptError, match=r"does not hold all of module\.0\.0\.weight"):
+        fill(Trainee(9, 0).entries(), Files(files))
+    declared["shape"] = (1, 1)
+    with pytest.raises(ValueError, match=r"module\.0\.0\.weight is of shape \(1, 1\)"):
+        fill(Trainee(9, 0).entries(), Files(files))
+
+
+def test_a_copy_does_not_change_with_later_steps() -> None:
+    one = Trainee(0, 2)
+    saved = payloads(one.entries(), None, 0, 2)["shard-0.pt"]["tensors"]["module.2.bias"]
+    before = saved.clone()
+    one.train(1)
+    assert torch.equal(saved, before)
+    assert not torch.equal(one.module.get_parameter("2.bias"), before)
