@@ -81,6 +81,7 @@ class Gate:
         self._hasty = hasty
         self._clock, self._policies = clock, policies or PolicyBook()
         self._methods: dict[str, tuple[Operation, Method]] = {}
+        self._audiences: dict[str, str] = {}
 
     def register(self, implementation: Port) -> None:
         """Serve all operations of a port implementation. Raises ValueError when an operation is served twice."""
@@ -94,10 +95,15 @@ class Gate:
         if twice:
             raise ValueError(f"{twice[0]} is served twice")
         self._methods.update(found)
+        self._audiences.update(dict.fromkeys(found, implementation.audience))
 
     def operation(self, name: str) -> Operation:
         """The operation that this process serves under a name. Raises UnknownOperationError."""
         return self._served(name)[0]
+
+    def audience(self, name: str) -> str:
+        """For whom a token must be that calls an operation here: of a plug-in, the one that serves it."""
+        return self._audiences.get(name) or OPERATIONS[name].layer.audience
 
     async def call(self, token: str | None, op: str, resource: str, request: Contract) -> Contract:
         """Make a call through the gate and await its result.
@@ -124,7 +130,8 @@ class Gate:
         """
         try:
             claims, _ = self._verifier.genuine(_present(token))
-            self._verifier.require_usable(claims, self._served(op)[0].layer.audience)
+            self._served(op)
+            self._verifier.require_usable(claims, self._audiences[op])
             return claims
         except e.CapabilityError as error:
             await self.refuse(error, op, opid)
@@ -185,7 +192,7 @@ class Gate:
             resources.parse(call.resource)
             return spec, method, None
         call.claims, call.kid = claims, kid = self._verifier.genuine(_present(token))
-        self._verifier.require_usable(claims, spec.layer.audience)
+        self._verifier.require_usable(claims, self._audiences[call.op])
         authorise(claims, spec, call.resource, self._fence, self._policies.current)
         if spec.audit is not AuditClass.STEP and self._hasty(claims):
             raise e.TooMuchSentError("too many calls from this subject")

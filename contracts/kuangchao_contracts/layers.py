@@ -14,6 +14,8 @@ class Layer(StrEnum):
     GOVERNANCE = "governance"
     ALGORITHM = "algorithm"
     INTERFACE = "interface"
+    PLUGIN = "plugin"
+    """What somebody has put between two layers. Each plug-in accepts tokens of its own name only: `plugin_audience`."""
 
     @property
     def audience(self) -> str:
@@ -24,6 +26,15 @@ class Layer(StrEnum):
     def subject(self) -> str:
         """The `sub` claim of tokens that this layer holds."""
         return f"layer:{self.value}"
+
+    def accepts(self, audience: str) -> bool:
+        """Whether a token for an operation of this layer may be minted for an audience."""
+        return audience == self.audience or (self is Layer.PLUGIN and audience.startswith(f"{self.audience}:"))
+
+
+def plugin_audience(name: str) -> str:
+    """The `aud` claim of tokens that one plug-in accepts; it accepts no other, and nobody else accepts these."""
+    return f"{Layer.PLUGIN.audience}:{name}"
 
 
 NUMBERED: tuple[Layer, ...] = (

@@ -25,7 +25,7 @@ class MintRequest(Contract):
     """
 
     subject: Annotated[str, Field(pattern=r"^(layer:[a-z]+|(agent|rank):[a-z0-9./-]+)$", max_length=256)]
-    audience: Annotated[str, Field(pattern="^kc:[a-z]+$", max_length=64)]
+    audience: Annotated[str, Field(pattern="^kc:[a-z]+(:[a-z][a-z0-9]*)?$", max_length=64)]
     grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=16)]
     namespace: Annotated[str, Field(min_length=1, max_length=63)]
     job: Annotated[str, Field(min_length=1, max_length=253)] = SYSTEM

@@ -41,7 +41,8 @@ class TokenBundle(Contract):
     Keys are `<role>/<audience>`. Agent and ranks are different subjects with different rights:
     `agent/kc:execution` join, heartbeat; `agent/kc:state` restore_point; `agent/kc:interface` feed, and exchange for
     the one-shots that this lease also lists (commit_checkpoint, useless as long as it is only a lease);
-    `rank/kc:topology`, `rank/kc:execution`, `rank/kc:state` the calls inside a rank process, shared by the pod's ranks.
+    `rank/kc:topology`, `rank/kc:execution`, `rank/kc:state` the calls inside a rank process, shared by the pod's ranks;
+    `rank/kc:plugin:<name>` those of a plug-in that the job names.
     A process hands its ranks the `rank/` keys only. The governance process has `governance/kc:governance`.
     """
 

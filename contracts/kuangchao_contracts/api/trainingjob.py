@@ -12,6 +12,7 @@ from kuangchao_contracts.base import Contract, Name, ShortText, Text
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.plan import ModelDescriptor, Parallelism, TrainingSpec
+from kuangchao_contracts.plugins import PluginChoice
 from kuangchao_contracts.reasons import Phase
 
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
@@ -191,6 +192,15 @@ class TrainingJobSpec(Contract):
                 "!has(self.channels) || self.channels.map(c, c.quotaPercent).sum() <= 100",
                 "the quotaPercent of all channels must not exceed 100 together",
             ),
+            (
+                "!has(self.plugins) || self.plugins.size() == 0 || has(self.task)",
+                "spec.plugins needs spec.task: between the parts of a command nothing can be put",
+            ),
+            (
+                "!has(self.plugins) || !has(oldSelf.plugins) || self.suspend || oldSelf.suspend"
+                " || self.plugins == oldSelf.plugins",
+                "spec.plugins may change only while spec.suspend is true",
+            ),
         )
     )
 
@@ -201,6 +211,8 @@ class TrainingJobSpec(Contract):
     command: (
         Annotated[tuple[Annotated[str, Field(max_length=4096)], ...], Field(min_length=1, max_length=128)] | None
     ) = None
+    plugins: Annotated[tuple[PluginChoice, ...], Field(max_length=1, json_schema_extra=list_map("name"))] = ()
+    """What is put between algorithm and state; there is room for one."""
     model: ModelDescriptor | None = None
     training: TrainingSpec = TrainingSpec()
     devices: Devices

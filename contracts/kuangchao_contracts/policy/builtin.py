@@ -28,6 +28,7 @@ BUILT_IN_DOCUMENT: Final = PolicyDocument(
         _grant("agent-checkpoints", "agent", _JOB, "state.commit_checkpoint", "state.restore_point"),
         _grant("agent-front-door", "agent", _JOB, "interface.exchange", "interface.feed"),
         _grant("rank-links", "rank", _JOB, "topology.build", "topology.destroy"),
+        _grant("rank-plugins", "rank", _JOB, "plugin.open_step", "plugin.save", "plugin.restore"),
         _grant("rank-context", "rank", _JOB, "execution.context"),
         _grant(
             "rank-parameters",

@@ -8,6 +8,7 @@ from kuangchao_contracts.ports.base import Operation, Port, operation, operation
 from kuangchao_contracts.ports.execution import ExecutionControl, ExecutionRank
 from kuangchao_contracts.ports.governance import GovernanceControl
 from kuangchao_contracts.ports.interface import InterfaceControl
+from kuangchao_contracts.ports.plugin import PluginRank
 from kuangchao_contracts.ports.resource import ResourceControl
 from kuangchao_contracts.ports.state import StateControl, StateRank
 from kuangchao_contracts.ports.strategy import StrategyControl
@@ -23,6 +24,7 @@ PORTS: tuple[type[Port], ...] = (
     StateRank,
     GovernanceControl,
     InterfaceControl,
+    PluginRank,
 )
 OPERATIONS: dict[str, Operation] = {name: op for port in PORTS for name, op in operations(port).items()}
 """Every operation of the system by name."""

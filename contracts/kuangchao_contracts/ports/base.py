@@ -18,6 +18,11 @@ class Port(ABC):
 
     layer: ClassVar[Layer]
 
+    @property
+    def audience(self) -> str:
+        """The `aud` claim of tokens that this implementation accepts."""
+        return self.layer.audience
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:

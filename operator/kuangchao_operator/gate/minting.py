@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kuangchao_contracts import names
 from kuangchao_contracts.claims import SYSTEM, Grant
 from kuangchao_contracts.gate import Fence
-from kuangchao_contracts.layers import Layer
+from kuangchao_contracts.layers import Layer, plugin_audience
 from kuangchao_contracts.minting import MintedToken, MintRequest
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.policy.builtin import AUDIT_READS
@@ -29,6 +29,8 @@ RANK_LEASES: Final[dict[Layer, tuple[str, ...]]] = {
     Layer.EXECUTION: ("execution.context",),
     Layer.STATE: ("state.submit_gradients", "state.save", "state.restore", "state.snapshot"),
 }
+PLUGIN_LEASE: Final = ("plugin.open_step", "plugin.save", "plugin.restore")
+"""What a rank may ask of each plug-in that its job names, under a lease of that plug-in's own."""
 
 
 class Issuer(Protocol):
@@ -45,6 +47,8 @@ class JobRef:
     namespace: str
     name: str
     uid: str
+    plugins: tuple[str, ...] = field(default=(), compare=False)
+    """Names of the plug-ins whose leases its ranks get."""
 
     @property
     def resource(self) -> str:
@@ -151,10 +155,12 @@ def worker_requests(job: JobRef, attempt: int, pod: PodRef, policy: Policy) -> d
     The issuer refuses whoever asks for too much, and a bundle is minted as a whole: one right that is taken away must
     not cost a job all others.
     """
+    leases = [("agent", layer.audience, ops) for layer, ops in AGENT_LEASES.items()]
+    leases += [("rank", layer.audience, ops) for layer, ops in RANK_LEASES.items()]
+    leases += [("rank", plugin_audience(name), PLUGIN_LEASE) for name in job.plugins]
     return {
-        bundle_key(role, layer.audience): _worker_request(role, layer.audience, allowed, job, attempt, pod)
-        for role, leases in (("agent", AGENT_LEASES), ("rank", RANK_LEASES))
-        for layer, ops in leases.items()
+        bundle_key(role, audience): _worker_request(role, audience, allowed, job, attempt, pod)
+        for role, audience, ops in leases
         if (allowed := [op for op in ops if policy.permits(role, op)])
     }
 

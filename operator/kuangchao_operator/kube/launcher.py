@@ -187,7 +187,8 @@ def pod_ref(job: TrainingJob, plan: ParallelPlan, incarnation: int, index: int, 
 
 
 def _job_ref(job: TrainingJob) -> JobRef:
-    return JobRef(job.metadata.namespace or "", job.metadata.name, job.metadata.uid)
+    plugins = tuple(plugin.name for plugin in job.spec.plugins)
+    return JobRef(job.metadata.namespace or "", job.metadata.name, job.metadata.uid, plugins)
 
 
 def _grace(pod: PodRecord, request: StopRequest) -> int | None:

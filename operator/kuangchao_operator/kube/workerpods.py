@@ -29,7 +29,9 @@ def worker_pod(pod: PodRecord, record: JobRecord) -> WorkerPod:
     expected = names.pod_name(metadata.name, metadata.uid, fact.incarnation, fact.index)
     return WorkerPod(
         ref=PodRef(fact.name, tuple(range(fact.index * per_pod, (fact.index + 1) * per_pod)), pod.uid),
-        job=JobRef(pod.namespace, metadata.name, metadata.uid),
+        job=JobRef(
+            pod.namespace, metadata.name, metadata.uid, tuple(plugin.name for plugin in record.job.spec.plugins)
+        ),
         account=pod.account,
         ours=fact.owned and fact.name == expected,
         deleting=fact.deleting,

@@ -114,7 +114,8 @@ class LocalLauncher(Launcher):
             )
             for index in range(devices.count // devices.per_pod)
         ]
-        reference = JobRef(meta.namespace or "", meta.name, meta.uid)
+        plugins = tuple(plugin.name for plugin in job.spec.plugins)
+        reference = JobRef(meta.namespace or "", meta.name, meta.uid, plugins)
         for pod, bundle in zip(pods, await self._tokens.worker_bundles(reference, attempt, pods), strict=True):
             content = bundle.model_dump_json(by_alias=True).encode()
             replace_file(self._run.token(pod.name) / TOKEN_BUNDLE, content)

@@ -110,7 +110,7 @@ def check_grant(request: MintRequest, op: str, resource: str, policy: Policy) ->
         raise e.UnknownOperationError("operation does not exist")
     # the front door's leases also list the one-shots that they may be exchanged for
     exchangeable = request.audience == Layer.INTERFACE.audience and spec.one_shot
-    if spec.layer.audience != request.audience and not exchangeable:
+    if not spec.layer.accepts(request.audience) and not exchangeable:
         raise e.InvalidAudienceError("operation is served by another audience")
     right = policy.right(request.subject, op)
     segments = resources.parse(resource, allow_wildcard=True)

@@ -69,6 +69,9 @@ RIGHTS: Final[dict[str, frozenset[str]]] = {
     "governance.query": frozenset({"layer:governance", "layer:interface"}),
     "governance.verify": frozenset({"layer:governance"}),
     "governance.prove": frozenset({"layer:governance"}),
+    "plugin.open_step": frozenset({"rank"}),
+    "plugin.save": frozenset({"rank"}),
+    "plugin.restore": frozenset({"rank"}),
     "interface.exchange": frozenset({"agent"}),
     "interface.feed": frozenset({"agent"}),
 }

@@ -11,9 +11,7 @@ from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import CapabilityError, UnavailableError
 from kuangchao_contracts.gate import Fence, Gate
 from kuangchao_contracts.keys import Jwks, KeySet
-from kuangchao_contracts.layers import Layer
 from kuangchao_contracts.policy import Policy, PolicyBook
-from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Port
 from kuangchao_contracts.tokens import TokenVerifier, parse_claims, parse_strict
 from kuangchao_worker.pod.assignment import Assignment
@@ -97,21 +95,21 @@ class Authority:
 
     def call(self, op: str, request: Contract) -> Contract:
         """Call through the gate; a refused token is replaced by the newest one and tried once more."""
-        layer = OPERATIONS[op].layer
+        audience = self._gate.audience(op)
         self._keep_up()
         try:
-            return self._gate.call_now(self._token(layer), op, self._resource, request)
+            return self._gate.call_now(self._token(audience), op, self._resource, request)
         except CapabilityError:
             self._refresh()
             try:
-                return self._gate.call_now(self._token(layer), op, self._resource, request)
+                return self._gate.call_now(self._token(audience), op, self._resource, request)
             finally:
                 self._reporter.notes()
 
-    def _token(self, layer: Layer) -> str:
-        token = self._tokens.get(layer.audience)
+    def _token(self, audience: str) -> str:
+        token = self._tokens.get(audience)
         if token is None:
-            raise UnavailableError(f"this rank has no token for {layer.audience}")
+            raise UnavailableError(f"this rank has no token for {audience}")
         return token
 
     def _keep_up(self) -> None:

@@ -12,6 +12,7 @@ from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile
 from kuangchao_contracts.plan import Axis, ParallelPlan
+from kuangchao_contracts.ports.base import Port
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreement
@@ -35,9 +36,10 @@ from kuangchao_worker.tasks import Task, load_task
 
 if TYPE_CHECKING:
     from kuangchao_worker.layers.execution.pipe import PipeRunner
+    from kuangchao_worker.layers.state.plugged import PluggedStore
     from kuangchao_worker.layers.state.sharded import ShardedStore
 
-    Parameters = ParameterStore | ShardedStore
+    Parameters = ParameterStore | ShardedStore | PluggedStore
 
 LAST_WRITE_SECONDS: Final = 1_800.0
 METRICS_FILE: Final = "metrics.jsonl"
@@ -53,14 +55,15 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
     device = prepare(assignment)
     task = load_task(assignment.launch.task or "", assignment.launch.task_args)
     require_runnable(assignment.launch.plan, task.rules)
-    parameters = make_parameters(task, device, assignment.launch.training.seed, assignment.launch.plan)
-    context = ExecutionContext()
-    state = make_state(assignment, parameters, channel, oplog)
     reporter = GateReporter(channel, assignment.rank, assignment.attempt, oplog)
     authority = Authority(assignment, oplog, reporter)
+    store = make_parameters(task, device, assignment.launch.training.seed, assignment.launch.plan)
+    parameters, plugins = between(store, assignment, authority)
+    context = ExecutionContext()
+    state = make_state(assignment, parameters, channel, oplog)
     plan = assignment.launch.plan
     topology = TopologyService(plan.hash, assignment.attempt, stop)
-    authority.serve((topology, state, ExecutionService(context)))
+    authority.serve((topology, state, ExecutionService(context), *plugins))
     channel.progress(0, "build")
     authority.call(
         "topology.build",
@@ -124,7 +127,7 @@ def prepare(assignment: Assignment) -> torch.device:
     return torch.device("cuda", assignment.local_rank)
 
 
-def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelPlan) -> "Parameters":
+def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelPlan) -> "ParameterStore | ShardedStore":
     """Module, optimizer and schedule, with the same first weights on every rank."""
     rng.seed_all(seed)
     module = task.model().to(device)
@@ -135,6 +138,18 @@ def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelP
         return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan)
     optimizer = task.optimizer(module.parameters())
     return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None)
+
+
+def between(
+    store: "ParameterStore | ShardedStore", assignment: Assignment, authority: Authority
+) -> "tuple[Parameters, tuple[Port, ...]]":
+    """The store behind the plug-in that the job names, and that plug-in. Without one: no import, nothing per step."""
+    if not assignment.launch.plugins:
+        return store, ()
+    from kuangchao_worker.rank.plugging import plugged
+
+    parameters, plugin = plugged(store, assignment, authority.call)
+    return parameters, (plugin,)
 
 
 def make_pipe(

@@ -17,6 +17,7 @@ def launch_spec(job: TrainingJob, plan: ParallelPlan) -> LaunchSpec:
         job_uid=meta.uid,
         task=spec.task,
         task_args=dict(spec.task_args),
+        plugins=spec.plugins,
         command=spec.command,
         training=known_to_older_workers(spec.training),
         plan=plan,

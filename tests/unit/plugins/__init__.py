@@ -1,0 +1,1 @@
+"""Plug-ins: their codecs and what puts them between layers."""

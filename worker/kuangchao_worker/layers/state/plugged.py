@@ -1,0 +1,182 @@
+"""Parameters whose gradients pass through a plug-in on their way to the other ranks, with the plug-in's memory in the
+checkpoint. Wraps a `ParameterStore`, which knows nothing of it: a job without plug-in has none of this.
+
+State alone holds the process group. It hands values to the plug-in and sends what comes back: adds payloads up on the
+way where that is allowed, else gives each rank those of all and adds up what they decode to, in the order of ranks.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, as type checkers know it
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from kuangchao_contracts.base import Contract
+from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep
+from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.parameters import ParameterStore
+from kuangchao_worker.layers.state.source import Source
+
+log = logging.getLogger(__name__)
+Call = Callable[[str, Contract], Contract]
+_MEMORY: Final = re.compile(r"plugin-(\d+)\.pt")
+
+
+class Plugin(Protocol):
+    """What state sees of a plug-in, beside what it asks for through the gate."""
+
+    plugin: str
+    summable: bool
+
+    def digest(self, elements: Mapping[str, int]) -> bytes: ...
+    def expect(self, elements: Mapping[str, int]) -> None: ...
+    def encode(self, names: Sequence[str], gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...
+    def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor: ...
+    def memory(self) -> Mapping[str, torch.Tensor]: ...
+    def remember(self, memory: Mapping[str, torch.Tensor]) -> None: ...
+
+
+class PluggedStore:
+    """A store with a plug-in before it. `call` leads through the rank's gate."""
+
+    def __init__(self, store: ParameterStore, plugin: Plugin, call: Call) -> None:
+        self._store, self._plugin, self._call = store, plugin, call
+        self.module, self.elements = store.module, store.elements
+        self._names = {id(p): name for name, p in store.module.named_parameters() if p.requires_grad}
+        self._step = 0
+        self._world = 1
+
+    def connect(self, mesh: DeviceMesh | None = None) -> None:
+        """As the store; gradients pass through the plug-in from now on. Raises ConflictError where ranks differ."""
+        self._store.connect(mesh)
+        self._world = dist.get_world_size()
+        sizes = {name: p.numel() for name, p in self.module.named_parameters() if p.requires_grad}
+        self._agree(self._plugin.digest(sizes))
+        self._plugin.expect(sizes)
+        wrapped = self._store.forward()
+        if isinstance(wrapped, DistributedDataParallel):
+            wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+
+    def _agree(self, digest: bytes) -> None:
+        device = next(self.module.parameters()).device
+        mine = torch.tensor(list(digest), dtype=torch.uint8, device=device)
+        every = torch.empty(self._world * len(mine), dtype=torch.uint8, device=device)
+        dist.all_gather_into_tensor(every, mine)
+        rows = every.view(self._world, -1)
+        if others := [rank for rank in range(self._world) if not torch.equal(rows[rank], rows[0])]:
+            raise ConflictError(
+                f"plug-in {self._plugin.plugin}: version, options or parameters of ranks {others} are not those of"
+                " rank 0; all pods must have the same image"
+            )
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buffer, gradients = bucket.buffer(), bucket.gradients()
+        buffer.mul_(1 / self._world)
+        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        payloads = self._plugin.encode(names, gradients)
+        lengths = [len(payload) for payload in payloads]
+        mine = torch.cat(payloads)
+        sent, work = self._send(mine)
+
+        def merged(_: object) -> torch.Tensor:
+            first, *others = sent.view(-1, len(mine))
+            self._decode(gradients, first.split(lengths), add=False)
+            for other in others:
+                self._decode(gradients, other.split(lengths), add=True)
+            return buffer
+
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(merged)
+        return future
+
+    def _send(self, mine: torch.Tensor) -> tuple[torch.Tensor, dist.Work]:
+        """Where the sum of all payloads, or those of all ranks, will be, and what says when."""
+        if self._plugin.summable:
+            return mine, _begun(dist.all_reduce(mine, async_op=True))
+        sent = torch.empty(self._world * len(mine), dtype=mine.dtype, device=mine.device)
+        return sent, _begun(dist.all_gather_into_tensor(sent, mine, async_op=True))
+
+    def _decode(self, gradients: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor], *, add: bool) -> None:
+        for gradient, payload in zip(gradients, payloads, strict=True):
+            decoded = self._plugin.decode(payload, gradient.numel()).view_as(gradient)
+            if add:
+                gradient.add_(decoded)
+            else:
+                gradient.copy_(decoded)
+
+    def forward(self) -> nn.Module:
+        """The module as user code must call it."""
+        return self._store.forward()
+
+    @contextmanager
+    def reduction(self, *, last: bool) -> Iterator[None]:
+        """As the store; before gradients are reduced the step is opened, or the plug-in takes none."""
+        if last:
+            self._call("plugin.open_step", OpenStep(step_id=self._step + 1))
+        with self._store.reduction(last=last):
+            yield
+
+    def apply(self) -> float:
+        """As the store."""
+        norm = self._store.apply()
+        self._step += 1
+        return norm
+
+    def payloads(self, rank: int, step: int) -> dict[str, Any]:
+        """As the store, and this rank's memory: it differs from rank to rank."""
+        self._call("plugin.save", MemoryAt(step=step))
+        memory = dict(self._plugin.memory())
+        files = self._store.payloads(rank, step)
+        if memory:
+            kept = {"step": step, "plugin": self._plugin.plugin, "memory": in_memory(memory)}
+            files[f"plugin-{rank}.pt"] = kept
+        return files
+
+    def restore(self, source: Source) -> None:
+        """As the store, and the memory. Raises ValueError for that of other parameters."""
+        self._store.restore(source)
+        self._step = source.checkpoint.step
+        found = _memory(source, self._plugin.plugin, dist.get_rank() if dist.is_initialized() else 0, self._world)
+        self._call("plugin.restore", MemoryAt(step=self._step))
+        if found is not None:
+            self._plugin.remember(found)
+
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """As the store."""
+        return self._store.complete(make)
+
+    def digest(self) -> str:
+        """As the store."""
+        return self._store.digest()
+
+
+def _begun(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "None is for ranks outside the group"
+    return work
+
+
+def _memory(source: Source, plugin: str, rank: int, world: int) -> dict[str, torch.Tensor] | None:
+    """This rank's memory from a checkpoint; None when it has none of this plug-in, which is said in the log.
+
+    With another number of ranks, what all of them held back is shared out evenly: memory is of gradients that are
+    added up, so its sum is what must not change.
+    """
+    names = [file.path for file in source.manifest.files if _MEMORY.fullmatch(file.path)]
+    own = f"plugin-{rank}.pt"
+    same = len(names) == world and own in names
+    read = [own] if same else sorted(names)
+    parts = [content for name in read if (content := source.read(name)) and content["plugin"] == plugin]
+    if not parts:
+        log.warning("ErrorMemoryReset: %s holds no memory of plug-in %s", source.checkpoint.path, plugin)
+        return None
+    if same:
+        return dict(parts[0]["memory"])
+    total = {name: sum(part["memory"][name] for part in parts) for name in parts[0]["memory"]}
+    return {name: tensor / world for name, tensor in total.items()}
