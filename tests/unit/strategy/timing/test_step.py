@@ -133,6 +133,13 @@ def test_bubbles_are_those_of_the_papers(schedule: Schedule, virtual: int, share
     assert found.bubble_ppm * found.step_us / 1e6 == pytest.approx(share * ideal, rel=0.01)
 
 
+def test_a_heavy_last_stage_does_not_fill_the_time_before_its_first_pass() -> None:
+    """Four thin layers under a large vocabulary: the last stage has weight gradients enough, but only afterwards."""
+    thin = LLAMA.replace(layers=4, hidden=1024, ffn=2816, heads=8)
+    waits = setting(thin, micro_batches=8, schedule=Schedule.ZERO_BUBBLE_H1, **layout(pipeline=4))
+    assert time(waits).bubble_ppm > 0
+
+
 def test_the_fullest_stage_sets_the_pace() -> None:
     even = time(setting(**layout(pipeline=4, stage_layers=(8, 8, 8, 8))))
     uneven = time(setting(**layout(pipeline=4, stage_layers=(7, 7, 7, 11))))

@@ -131,4 +131,8 @@ def _bubble(schedule: Schedule, layout: Layout, stage: LayerTime, filling: float
     if schedule is Schedule.INTERLEAVED:
         return filling / layout.virtual
     left = filling - _WEIGHTS_IN_BUBBLE.get(schedule, 0) * (layout.pipeline - 1) * stage.weight
-    return left if left > 0 else 0.0
+    least = 0.0
+    if schedule is Schedule.ZERO_BUBBLE_H1:
+        # no gradient of its own is there before a stage's first forward pass, however many it has afterwards
+        least = filling * stage.forward.total / (stage.forward.total + stage.backward.total + stage.weight)
+    return max(least, left)
