@@ -12,7 +12,7 @@ from kuangchao_contracts.plan import Axis, AxisGroups, Recompute, Sharding
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_worker.layers.topology.decide import GroupSpec, TopologyCycleError, build_order, digest, groups_of
 from kuangchao_worker.layers.topology.service import TopologyService
-from kuangchao_worker.rank.runnable import require_runnable
+from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.rank.wiring import stream
 from kuangchao_worker.tasks import NO_RULES
 from kuangchao_worker.tasks.text import RULES
@@ -107,3 +107,19 @@ def test_ranks_of_a_tensor_group_draw_the_same_numbers() -> None:
     plan = make_plan(4, groups=groups, tensor=2, data=2)
     assert [stream(plan, rank) for rank in range(4)] == [0, 0, 2, 2]
     assert [stream(make_plan(3, batch=33), rank) for rank in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({}, True),
+        ({"sharding": Sharding.FULL}, False),
+        ({"sharding": Sharding.FULL, "shard_ranks": 1}, True),
+        ({"tensor": 2, "data": 1}, False),
+        ({"pipeline": 2, "data": 1}, False),
+    ],
+)
+def test_a_model_is_whole_on_each_rank_unless_something_splits_it(sizes: dict[str, Any], expected: bool) -> None:
+    assert whole(make_plan(2, **sizes)) is expected
+    assert whole(make_plan(1, sharding=Sharding.FULL))
+    assert [spec.name for spec in groups_of(make_plan(2, **sizes))] == ["world", "data"]

@@ -42,4 +42,5 @@ def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, o
 
 def whole(plan: ParallelPlan) -> bool:
     """Whether every rank holds the whole model."""
-    return plan.sharding is Sharding.NONE and plan.tensor == plan.pipeline == 1
+    shards = plan.shard_ranks or plan.data
+    return plan.tensor == plan.pipeline == 1 and (plan.sharding is Sharding.NONE or shards == 1)

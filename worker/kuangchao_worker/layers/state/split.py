@@ -77,7 +77,7 @@ def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], 
         return
     data = mesh[tuple(over)]
     for unit in (*units, module):
-        if plan.sharding is Sharding.NONE:
+        if plan.sharding is Sharding.NONE or plan.shard_ranks == 1:
             replicate(unit, mesh=data)
         else:
             fully_shard(unit, mesh=data)

@@ -56,7 +56,7 @@ def dimensions(plan: ParallelPlan) -> tuple[Dimension, ...]:
 
 def _cut(axis: AxisGroups, plan: ParallelPlan) -> list[Dimension]:
     shards = plan.shard_ranks
-    if axis.axis is not Axis.DATA or plan.sharding is Sharding.NONE or shards in (0, axis.size):
+    if axis.axis is not Axis.DATA or plan.sharding is Sharding.NONE or shards in (0, 1, axis.size):
         return [Dimension(axis.axis.value, axis.size, axis.stride)]
     if axis.size % shards:
         raise InvalidInputError("plan.shardRanks", shards, f"does not divide the {axis.size} ranks of the data axis")
