@@ -27,7 +27,7 @@ from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
 from kuangchao_contracts.tokens import Claims, Grant
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason
 from kuangchao_operator.layers.strategy.service import StrategyService
 from kuangchao_operator.layers.strategy.shipped import Planner, knowledge, plan, replan
 
@@ -232,7 +232,7 @@ def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:
 def test_every_unused_axis_is_rejected_with_a_reason_and_so_is_a_time_that_nobody_knows() -> None:
     *axes, objective = planned(plan(request())).rejected
     assert {axis.axis for axis in axes} == set(NEUTRAL)
-    assert {axis.reason for axis in axes} == {"not built in the worker yet: only data parallel"}
+    assert {axis.reason for axis in axes} == {closed_reason(request(), name) for name in NEUTRAL}
     assert objective.axis == "objective"
     assert "the largest micro-batch" in objective.reason
 

@@ -4,6 +4,7 @@ import json
 
 from kuangchao_contracts.plan import DeviceShape, MeasuredModel, PlanRequest, TrainingSpec
 from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
+from kuangchao_operator.layers.strategy.runnable import ON_REQUEST
 from kuangchao_operator.layers.strategy.shipped import plan
 
 CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2**31, per_node=4, nodes=1)
@@ -50,7 +51,7 @@ def test_json_of_a_plan_has_every_documented_key() -> None:
     assert (made["microBatch"], made["accumulationSteps"]) == (8, 2)
     assert (made["recompute"], made["sharding"]) == ("none", "none")
     assert set(made["memory"]["stages"][0]) >= DOCUMENTED_STAGE
-    assert made["rejected"][0] == {"axis": "tensor", "reason": "not built in the worker yet: only data parallel"}
+    assert made["rejected"][0] == {"axis": "tensor", "reason": ON_REQUEST}
     assert made["alternatives"][0]["summary"] == "dp4 micro-batch 16"
     assert made["bubbleFraction"] == 0
     assert made["stepSeconds"] is None
@@ -77,7 +78,7 @@ def test_text_names_plan_batch_memory_and_what_was_passed_over() -> None:
     assert "64 = micro-batch 8 x 4 ranks x 2 accumulated" in text
     assert "parameters: 1,000,000 x 4 B (fp32) = 4,000,000 B (3.8 MiB)" in text
     assert "Passed over: dp4 micro-batch 16: needs" in text
-    assert "Not used: tensor, pipeline, context" in text
+    assert "Not used: tensor, pipeline, sequence, sharding" in text
 
 
 def test_text_says_when_memory_was_not_checked() -> None:

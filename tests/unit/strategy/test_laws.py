@@ -54,27 +54,27 @@ def test_a_batch_below_the_ranks_has_one_neighbour() -> None:
     assert refusal(request(devices=8, batch=5)).nearest == "8"
 
 
+NOT_RUN = [
+    ("context", 2),
+    ("expert", 2),
+    ("virtual_stages", 2),
+    ("recompute", Recompute.FULL),
+    ("sharding", Sharding.OPTIMIZER),
+]
+FOR_A_TASK = [("tensor", 2), ("pipeline", 2), ("sequence", True), ("sharding", Sharding.FULL)]
+
+
 @pytest.mark.parametrize(
-    ("pin", "value"),
-    [
-        ("tensor", 2),
-        ("pipeline", 2),
-        ("context", 2),
-        ("expert", 2),
-        ("virtual_stages", 2),
-        ("sequence", True),
-        ("recompute", Recompute.FULL),
-        ("sharding", Sharding.FULL),
-    ],
+    ("pin", "value", "managed"),
+    [*((*one, True) for one in NOT_RUN), *((*one, False) for one in (*NOT_RUN, *FOR_A_TASK))],
 )
-@pytest.mark.parametrize("managed", [True, False])
 def test_an_axis_that_is_not_built_is_refused_not_ignored(pin: str, value: object, managed: bool) -> None:
     why = refusal(request(parallelism=Parallelism.model_validate({pin: value}), managed=managed))
     assert why.reason == "Infeasible"
     assert why.field is not None
     assert why.field.lower() == f"parallelism.{pin.replace('_', '')}"
     assert why.nearest in {"1", "false", "none"}
-    assert "only data parallel" in why.message
+    assert ("not built in the worker yet" if managed else "only data parallel") in why.message
 
 
 @pytest.mark.parametrize(

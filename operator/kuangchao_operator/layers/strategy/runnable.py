@@ -1,12 +1,13 @@
 """What the workers of this release run, and so what a plan that is not hypothetical may use. Pure."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import PlanRequest, Recompute, Sharding
 
 RUNNABLE: Final = ("data", "microBatch")
-"""Members of `parallelism` that the worker carries out at any value; every other one only at its neutral value."""
+"""Members of `parallelism` that the worker carries out at any value for any task."""
 
 NEUTRAL: Final[dict[str, object]] = {
     "tensor": 1,
@@ -22,17 +23,45 @@ NEUTRAL: Final[dict[str, object]] = {
 }
 """The value of each axis with which it does nothing."""
 
-NOT_BUILT: Final = "not built in the worker yet: only data parallel"
+PINNED: Final[dict[str, Callable[[Any], bool]]] = {
+    "tensor": lambda _: True,
+    "sequence": lambda _: True,
+    "pipeline": lambda _: True,
+    "stageLayers": lambda _: True,
+    "schedule": lambda value: value in (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
+    "sharding": lambda value: value in (Sharding.NONE, Sharding.FULL),
+}
+"""Members that the worker carries out at these values where the job pins them: whether the task has the rules that they
+need is in the task and in no request."""
+FOLLOWS: Final = {"pipeline": "stageLayers", "tensor": "sequence"}
+"""What is the planner's to choose once the other is pinned."""
+
+NOT_BUILT: Final = "not built in the worker yet"
+ON_REQUEST: Final = "used only where the job pins it, since the task must have rules for it"
 LAYOUT_ONLY: Final = "a command lays out its own processes: only data parallel"
 
 
 def open_axes(request: PlanRequest) -> frozenset[str]:
     """Axes whose value is the planner's to choose, or the user's to pin."""
-    if request.what_if and request.managed:
+    if not request.managed:
+        return frozenset(RUNNABLE)
+    if request.what_if:
         return frozenset((*NEUTRAL, *RUNNABLE))
-    return frozenset(RUNNABLE)
+    wish = request.parallelism
+    given = {
+        "tensor": wish.tensor,
+        "sequence": wish.sequence,
+        "pipeline": wish.pipeline,
+        "stageLayers": wish.stage_layers,
+        "schedule": wish.schedule,
+        "sharding": wish.sharding,
+    }
+    pinned = {name for name, value in given.items() if value is not None and PINNED[name](value)}
+    return frozenset((*RUNNABLE, *pinned, *(other for name, other in FOLLOWS.items() if name in pinned)))
 
 
-def closed_reason(request: PlanRequest) -> str:
-    """Why every other axis is not used."""
-    return NOT_BUILT if request.managed else LAYOUT_ONLY
+def closed_reason(request: PlanRequest, name: str = "") -> str:
+    """Why an axis is not used that is not open; without a name, why one that was asked for is not."""
+    if not request.managed:
+        return LAYOUT_ONLY
+    return ON_REQUEST if name in PINNED else NOT_BUILT

@@ -30,6 +30,8 @@ PINS: Final = (
     "stage_layers",
 )
 """Pins in the order in which a user would rather give them up."""
+DIVIDES: Final = frozenset({"tensor", "pipeline", "sharding"})
+"""Axes of which more devices hold less each."""
 DOUBLINGS: Final = 7
 BETWEEN: Final = 24
 """Numbers of devices that are tried below the first doubling that fits."""
@@ -109,7 +111,7 @@ def _best(tried: Trial) -> Setting | None:
 def _devices(tried: Trial) -> _Way | None:
     """How many more devices would do; none does where every rank holds the whole model."""
     request = tried.request
-    if not request.what_if or not request.managed:
+    if tried.opened.isdisjoint(DIVIDES):
         return None
     count = next((count for count in _counts(request) if _feasible(tried, count)), None)
     if count is None:
@@ -141,7 +143,8 @@ def _device(tried: Trial, closest: Closest) -> _Way:
     words = f"a device with {size} or more, a smaller model, or a smaller training.sequenceLength"
     why = tried.closed("tensor")
     if why:
-        words += f"; more devices do not help, since every data-parallel rank holds the whole model ({why})"
+        words += "; more devices do not help, since every data-parallel rank holds the whole model (parallelism.tensor,"
+        words += f" pipeline, sharding: {why})"
         words += _what_if(tried)
     return _Way("deviceMemory", human_bytes(tried.shape.memory_bytes), size, words)
 

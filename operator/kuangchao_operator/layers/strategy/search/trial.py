@@ -33,7 +33,7 @@ class Trial(NamedTuple):
 
     def closed(self, name: str) -> str:
         """Why an axis is not the planner's to use; "" where it is."""
-        return "" if name in self.opened else laws.mixed(self.request) or closed_reason(self.request)
+        return "" if name in self.opened else laws.mixed(self.request) or closed_reason(self.request, name)
 
     @property
     def memory(self) -> Memory:
