@@ -31,9 +31,9 @@ def violated(request: PlanRequest) -> Infeasible | None:
 
 
 def rejected_axes(request: PlanRequest) -> tuple[RejectedAxis, ...]:
-    """Every axis that is closed to this request, with the one reason."""
-    reason = closed_reason(request)
-    return tuple(RejectedAxis(axis=name, reason=reason) for name in NEUTRAL if name not in open_axes(request))
+    """Every axis that is closed to this request, each with its reason."""
+    closed = (name for name in NEUTRAL if name not in open_axes(request))
+    return tuple(RejectedAxis(axis=name, reason=closed_reason(request, name)) for name in closed)
 
 
 def hosts(request: PlanRequest) -> tuple[DeviceShape, ...]:
