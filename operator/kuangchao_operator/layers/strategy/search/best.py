@@ -131,9 +131,9 @@ class Search:
     def _fits(self, sketch: Sketch) -> bool:
         """Whether some variant of a sketch fits; where none does, none does with a larger micro-batch."""
         if sketch.layout not in self._largest:
-            row = self._of[sketch.layout]
-            self._largest[sketch.layout] = sum(1 for _ in takewhile(self._look, row))
-        return sketch in self._of[sketch.layout][: self._largest[sketch.layout]]
+            fitting = takewhile(self._look, self._of[sketch.layout])
+            self._largest[sketch.layout] = max((one.micro_batch for one in fitting), default=0)
+        return sketch.micro_batch <= self._largest[sketch.layout]
 
     def _look(self, sketch: Sketch) -> bool:
         """Whether one of the variants that need least fits; if not, the closest of all is remembered."""
