@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from kuangchao_contracts.errors import ConflictError
 from kuangchao_contracts.ports.execution import ContextView
 from kuangchao_worker.layers.execution.executor import Outcome
 from kuangchao_worker.layers.execution.metrics import LossLog
@@ -87,3 +88,15 @@ def test_user_code_sees_a_module_and_a_batch_only(tmp_path: Path) -> None:
     assert isinstance(module, nn.Module)
     assert all(isinstance(tensor, torch.Tensor) for tensor in batch)
     assert UID not in repr(seen)
+
+
+def test_a_plan_that_was_changed_in_memory_ends_the_run(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, mlp({}), steps=250)
+
+    def report(step: int, *_: Any) -> None:
+        if step == 120:
+            loop.assigned.launch.plan.__dict__["tensor"] = 2
+
+    loop.executor.report = report
+    with pytest.raises(ConflictError, match="step 200: the plan is now"):
+        loop.executor.run(None)

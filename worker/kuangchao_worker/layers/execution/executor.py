@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.checkpoint import CheckpointRef
+from kuangchao_contracts.errors import ConflictError
 from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, StepResult, SubmitGradients
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreed, Agreement
@@ -21,6 +22,9 @@ from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Operation, Pipe, compiled
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.shards import working_name
+
+PLAN_CHECKED_EVERY: Final = 100
+"""Steps between two looks at whether somebody has changed the frozen plan in memory: each costs about 20 us."""
 
 
 class Outcome(StrEnum):
@@ -72,10 +76,12 @@ class Executor:
     _saved_at: float = field(init=False, default=0.0)
     _saved_step: int = field(init=False, default=0)
     _operations: tuple[Operation, ...] = field(init=False)
+    _plan: str = field(init=False)
     metrics: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._operations = compiled(self.assignment.launch.plan)
+        plan = self.assignment.launch.plan
+        self._operations, self._plan = compiled(plan), plan.hash
 
     def run(self, restore: CheckpointRef | None) -> Outcome:
         """Restore if there is something to restore, then train to the last step or until all ranks agree to stop."""
@@ -109,6 +115,8 @@ class Executor:
         """One step; whether all ranks agreed to stop after it."""
         self.context.enter("train")
         step, loss = self.context.step + 1, 0.0
+        if step % PLAN_CHECKED_EVERY == 0:
+            self._check_plan(step)
         parts = self.batches.indices(step)
         result: Contract = Empty()
         agreed = Agreed(loss=0.0, stop=False, save=False)
@@ -128,6 +136,14 @@ class Executor:
         if agreed.save and not agreed.stop:
             self._save()
         return agreed.stop
+
+    def _check_plan(self, step: int) -> None:
+        """Raise ConflictError if the plan is no longer the one that links and operations were made from."""
+        present = self.assignment.launch.plan.hash
+        if present != self._plan:
+            raise ConflictError(
+                f"step {step}: the plan is now {present[:8]}, but this rank was built for {self._plan[:8]}"
+            )
 
     def _move_to(self, step: int) -> None:
         self.context.step = step
