@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 RUN := PYTHONPATH=contracts:operator:worker $(BIN)/python
 CLUSTER ?= embedded
 FUZZ_SECONDS ?= 600
-LOCKS := base operator worker dev fuzz
+LOCKS := base operator worker dev fuzz integrations
 
 BUDGET_unit := 4
 BUDGET_boundary := 5
@@ -41,6 +41,7 @@ lock: venv ## write requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes
 	@for name in $(LOCKS); do \
 	  case $$name in \
 	    base) extras="" ;; fuzz) extras="--extra fuzz" ;; operator) extras="--extra operator --extra nvml" ;; worker) extras="--extra worker" ;; \
+	    integrations) extras="--extra worker --extra integrations --extra dev" ;; \
 	    dev) extras="--extra operator --extra worker --extra nvml --extra dev" ;; \
 	  esac; \
 	  $(BIN)/uv pip compile -q pyproject.toml $$extras --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
@@ -153,6 +154,13 @@ test: venv ## all tiers; the light ones two at a time, each tier's output in one
 	@$(MAKE) -j2 --output-sync=target test-unit test-boundary
 	@$(MAKE) -j2 --output-sync=target test-local test-api
 	@$(MAKE) test-e2e
+
+INTEGRATIONS := .venv-integrations
+.PHONY: test-integrations
+test-integrations: venv ## Hugging Face Trainer and Lightning under `command`, in an environment of their own (no part of `test`)
+	@[ -x $(INTEGRATIONS)/bin/python ] || $(VENV)/bin/uv venv -q --python $(VENV)/bin/python $(INTEGRATIONS)
+	$(VENV)/bin/uv pip install -q --compile-bytecode --python $(INTEGRATIONS)/bin/python --require-hashes -r requirements/integrations.txt
+	$(INTEGRATIONS)/bin/python -m pytest -q -m integrations tests/integrations $(ARGS)
 
 .PHONY: fuzz
 fuzz: venv ## whatever reads bytes from outside, guided by coverage (FUZZ_SECONDS=600; findings stay in .fuzz)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-TIERS = ("unit", "boundary", "local", "api", "e2e")
+TIERS = ("unit", "boundary", "local", "api", "e2e", "integrations")
 HERE = Path(__file__).parent
 
 

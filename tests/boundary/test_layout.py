@@ -98,6 +98,7 @@ LOCKS = {
     "worker": ("worker",),
     "dev": ("operator", "worker", "nvml", "dev"),
     "fuzz": ("fuzz",),
+    "integrations": ("worker", "integrations", "dev"),
 }
 
 
