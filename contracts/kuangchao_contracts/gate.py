@@ -95,7 +95,10 @@ class Gate:
         if twice:
             raise ValueError(f"{twice[0]} is served twice")
         self._methods.update(found)
-        self._audiences.update(dict.fromkeys(found, implementation.audience))
+        for name, (op, _) in found.items():
+            # one class may serve several layers; a plug-in has an audience of its own within its layer
+            own = op.layer is implementation.layer
+            self._audiences[name] = implementation.audience if own else op.layer.audience
 
     def operation(self, name: str) -> Operation:
         """The operation that this process serves under a name. Raises UnknownOperationError."""

@@ -28,6 +28,9 @@ SAME_PROCESS: Final = frozenset(
         "state.save",
         "state.restore",
         "state.snapshot",
+        "plugin.open_step",
+        "plugin.save",
+        "plugin.restore",
     }
 )
 """Called inside the operator or inside a rank only: their callers know every value that a reply of theirs may hold."""

@@ -31,7 +31,7 @@ TABLE = {
     "agent": {"execution.join", "execution.heartbeat", "state.commit_checkpoint", "state.restore_point",
               "interface.exchange", "interface.feed"},
     "rank": {"topology.build", "topology.destroy", "execution.context", "state.submit_gradients", "state.save",
-             "state.restore", "state.snapshot"},
+             "state.restore", "state.snapshot", "plugin.open_step", "plugin.save", "plugin.restore"},
 }  # fmt: skip
 """Rights without any document. Changing them is a decision, so they stand here once more."""
 
