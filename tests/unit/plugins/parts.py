@@ -22,9 +22,17 @@ OPS = tuple(operations(PluginRank))
 class Rank:
     """The gate of one rank with one plug-in."""
 
-    def __init__(self, name: str, codec: Codec, rank: int = 0, world: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        codec: Codec,
+        options: dict[str, str] | None = None,
+        rank: int = 0,
+        world: int = 1,
+        seed: int = 0,
+    ) -> None:
         codec.seated(Seat(rank, world, seed))
-        self.service = PluginService(PluginChoice(name=name), codec)
+        self.service = PluginService(PluginChoice(name=name, options=options or {}), codec)
         self.issuer, self.log = Issuer(), OperationLog()
         fence = FixedFence()
         fence.attempts = {UID: 1}
