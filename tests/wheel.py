@@ -8,9 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def build_wheel(target: Path) -> Path:
-    """Build the wheel into a folder, with what is installed."""
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(ROOT)]
+def build_wheel(target: Path, project: Path = ROOT) -> Path:
+    """Build the wheel of a project into a folder, with what is installed."""
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(project)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(target.glob("*.whl"))
