@@ -66,7 +66,8 @@ def full_task_job() -> Object:
     """A TrainingJob with `task` and a model known by its sizes."""
     model = {"kind": "measured", "name": "m", "parameters": 1000, "trainableParameters": 10, "bufferBytes": 1,
              "activationBytesPerSample": 1}  # fmt: skip
-    job = minimal(**_shared_spec(), task="tasks:train", taskArgs={"rate": "0.1"}, model=model)
+    job = minimal(**_shared_spec(), task="tasks:train", taskArgs={"rate": "0.1"}, model=model,
+                  plugins=[{"name": "compression", "options": {"method": "int8"}}])  # fmt: skip
     job["metadata"]["name"] = "full-task"
     return job
 

@@ -90,6 +90,18 @@ CREATES = [
         {"channels": [{"name": "a", "quotaPercent": 60}, {"name": "b", "quotaPercent": 40}]},
         {"channels": [{"name": "a", "quotaPercent": 60}, {"name": "b", "quotaPercent": 41}]},
     ),
+    Create(
+        "spec.plugins needs spec.task",
+        {"plugins": [{"name": "compression", "options": {"method": "int8"}}]},
+        {"plugins": [{"name": "compression"}], "task": None, "command": ["a.py"]},
+    ),
+    Create(
+        "spec.plugins needs spec.task",
+        {"plugins": [], "task": None, "command": ["a.py"]},
+        {"plugins": [{"name": "a"}], "task": None, "command": ["a.py"]},
+    ),
+    Create("spec.plugins.*name", {"plugins": [{"name": "int8"}]}, {"plugins": [{"name": "kc:state"}]}),
+    Create("spec.plugins.*at most 1", {"plugins": [{"name": "a"}]}, {"plugins": [{"name": "a"}, {"name": "b"}]}),
     Create("kind measured needs parameters", {"model": MEASURED}, {"model": {"kind": "measured"}}),
     Create("kind measured does not take", {"model": MEASURED}, {"model": MEASURED | {"layers": 2}}),
     Create("kind transformer needs", {"model": TRANSFORMER}, {"model": {"kind": "transformer", "layers": 2}}),
@@ -131,6 +143,18 @@ CHANGES = [
     ),
     Change("may change only while spec.suspend is true", {}, {"fault": {"maxRestarts": 9}}, {"training": {"steps": 7}}),
     Change("may change only while spec.suspend is true", {}, {"suspend": True}, {"parallelism": {"data": 2}}),
+    Change(
+        "spec.plugins may change only while spec.suspend is true",
+        {},
+        {"suspend": True, "plugins": [{"name": "compression"}]},
+        {"plugins": [{"name": "compression"}]},
+    ),
+    Change(
+        "spec.plugins may change only while spec.suspend is true",
+        {"plugins": [{"name": "compression"}]},
+        {"plugins": [{"name": "compression"}]},
+        {"plugins": [{"name": "compression", "options": {"method": "bf16"}}]},
+    ),
     Change(
         "spec.checkpoint.storage cannot change while the job runs",
         {"checkpoint": {"storage": {"claimName": "c", "path": "a"}}},

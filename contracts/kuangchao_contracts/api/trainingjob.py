@@ -197,8 +197,8 @@ class TrainingJobSpec(Contract):
                 "spec.plugins needs spec.task: between the parts of a command nothing can be put",
             ),
             (
-                "!has(self.plugins) || !has(oldSelf.plugins) || self.suspend || oldSelf.suspend"
-                " || self.plugins == oldSelf.plugins",
+                "self.suspend || oldSelf.suspend || (has(self.plugins) == has(oldSelf.plugins)"
+                " && (!has(self.plugins) || self.plugins == oldSelf.plugins))",
                 "spec.plugins may change only while spec.suspend is true",
             ),
         )
