@@ -13,7 +13,7 @@ from kuangchao_operator.local.watcher import Watcher
 BAR_WIDTH: Final = 16
 BAR_FIGURES: Final = 2
 """As many as fit beside the bar on a terminal of 80 columns."""
-FIRST: Final = ("accuracy", "loss")
+FIRST: Final = ("accuracy", "loss", "tokensPerSecond", "samplesPerSecond", "gradientNorm")
 """Figures that people look for; the others follow by name."""
 
 
@@ -112,5 +112,5 @@ def line_of(job: TrainingJob) -> str:
 def figures(status: TrainingJobStatus, most: int = 4) -> str:
     """The reported metrics in a few characters."""
     metrics = status.progress.metrics if status.progress else {}
-    names = sorted(metrics, key=lambda name: (name not in FIRST, name))[:most]
+    names = [*(name for name in FIRST if name in metrics), *sorted(metrics.keys() - set(FIRST))][:most]
     return ", ".join(f"{name} {number(metrics[name])}" for name in names)

@@ -51,4 +51,4 @@ def test_a_line_appears_only_for_something_new(monkeypatch: pytest.MonkeyPatch) 
     lines = show(monkeypatch, io.StringIO(), None, running(150), running(151), running(300))
     assert ["150/300" in lines[0], "300/300" in lines[1]] == [True, True]
     assert lines[2:] == ["Planned: dp2"]
-    assert lines[0].endswith("accuracy 0.9694, loss 0.0460, checkpointStep 250, gradientNorm 0.3954")
+    assert lines[0].endswith("accuracy 0.9694, loss 0.0460, gradientNorm 0.3954, checkpointStep 250")

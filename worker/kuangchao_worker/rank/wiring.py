@@ -19,6 +19,7 @@ from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor, Outcome
+from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.execution.service import ExecutionService
 from kuangchao_worker.layers.state import rng
@@ -97,6 +98,7 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
         batches=Batches(task.dataset, task.collate, plan, assignment.rank, assignment.launch.training.seed),
         agreement=Agreement(device, plan.pipeline),
         log=LossLog(metrics_path(assignment), assignment.attempt),
+        meter=make_meter(assignment, device),
     )
     # a restored checkpoint replaces this
     rng.seed_all(assignment.launch.training.seed * 1_000_003 + stream(plan, assignment.rank))
@@ -161,6 +163,21 @@ def make_pipe(
     from kuangchao_worker.layers.execution.pipe import PipeRunner
 
     return PipeRunner(parameters.forward(), mesh, plan, device)
+
+
+def make_meter(assignment: Assignment, device: torch.device) -> Meter:
+    """What measures this rank; traffic on rank 0 only, whose figures are the ones that people see."""
+    traffic = None
+    if assignment.rank == 0 and device.type == "cpu" and assignment.launch.plan.world_size > 1:
+        from kuangchao_worker.layers.execution.traffic import TrafficSampler
+
+        traffic = TrafficSampler()
+    return Meter(
+        plan=assignment.launch.plan,
+        training=assignment.launch.training,
+        traffic=traffic,
+        accelerator=torch.cuda.max_memory_allocated if device.type == "cuda" else lambda: 0,
+    )
 
 
 def make_state(

@@ -18,6 +18,7 @@ from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreed, Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
+from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Operation, Pipe, compiled
 from kuangchao_worker.pod.assignment import Assignment
@@ -73,15 +74,18 @@ class Executor:
     report: Report
     stop: Callable[[], bool]
     clock: Callable[[], float] = time.monotonic
+    meter: Meter | None = None
     _saved_at: float = field(init=False, default=0.0)
     _saved_step: int = field(init=False, default=0)
     _operations: tuple[Operation, ...] = field(init=False)
     _plan: str = field(init=False)
+    _meter: Meter = field(init=False)
     metrics: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         plan = self.assignment.launch.plan
         self._operations, self._plan = compiled(plan), plan.hash
+        self._meter = self.meter or Meter(plan=plan, training=self.assignment.launch.training)
 
     def run(self, restore: CheckpointRef | None) -> Outcome:
         """Restore if there is something to restore, then train to the last step or until all ranks agree to stop."""
@@ -117,6 +121,7 @@ class Executor:
         step, loss = self.context.step + 1, 0.0
         if step % PLAN_CHECKED_EVERY == 0:
             self._check_plan(step)
+        self._meter.begin()
         parts = self.batches.indices(step)
         result: Contract = Empty()
         agreed = Agreed(loss=0.0, stop=False, save=False)
@@ -127,6 +132,7 @@ class Executor:
                 case Pipe():
                     loss += self.algorithm.pipe_step([self.batches.load(part) for part in parts])
                 case Commit():
+                    self._meter.computed()
                     result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
                     self.context.done("submit_gradients")
                 case Agree():
@@ -155,6 +161,7 @@ class Executor:
         self.metrics = {"loss": f"{loss:.10g}"}
         if isinstance(result, StepResult):
             self.metrics["gradientNorm"] = result.gradient_norm
+        self.metrics |= self._meter.after_step()
         self.report(self.context.step, self.context.section, self.metrics)
 
     def _due(self) -> bool:
