@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUN := PYTHONPATH=contracts:operator:worker $(BIN)/python
+RUN := PYTHONPATH=contracts:operator:worker:plugins/compression $(BIN)/python
 CLUSTER ?= embedded
 FUZZ_SECONDS ?= 600
 LOCKS := base operator worker dev fuzz integrations
