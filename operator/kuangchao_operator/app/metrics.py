@@ -7,6 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from kuangchao_contracts.reasons import ConditionType
+from kuangchao_operator.app import training
 from kuangchao_operator.audit.archive import Archive
 from kuangchao_operator.audit.sink import StoreSink
 from kuangchao_operator.handlers.watch import WatchClock
@@ -39,6 +40,10 @@ class Metrics:
         for kind in KINDS:
             heard.labels(kind).set_function(watches.reader(kind))
         self._devices = Gauge("kuangchao_pool_devices", "Devices of a pool", ["pool", "state"], registry=self._registry)
+        self._rates = {
+            figure: Gauge(name, text, ["pool"], registry=self._registry)
+            for figure, (name, text) in training.SUMMED.items()
+        }
         self._lag = Histogram(
             "kuangchao_event_loop_lag_seconds",
             "How late the event loop woke a sleeper",
@@ -101,8 +106,12 @@ class Metrics:
 
     def _measure_pools(self) -> None:
         self._devices.clear()
+        for gauge in self._rates.values():
+            gauge.clear()
         for record in self._cache.pools:
             name = record.pool.metadata.name
+            for figure, sum_of in training.rates(r.job for r in self._cache.jobs_in(name)).items():
+                self._rates[figure].labels(name).set(sum_of)
             facts = pool_facts(name, self._cache)
             if facts is None:
                 continue

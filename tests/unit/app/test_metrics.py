@@ -8,7 +8,7 @@ import pytest
 from kuangchao_operator.app.metrics import Metrics
 from kuangchao_operator.handlers.watch import WatchClock
 from kuangchao_operator.kube.cache import Cache
-from tests.unit.kube.bodies import job
+from tests.unit.kube.bodies import job, pool
 
 Value = Callable[[str], float]
 
@@ -83,3 +83,15 @@ def test_the_policy_in_force_is_shown_as_it_is_when_asked(cache: Cache) -> None:
     now.update(generation=5, stale=1)
     assert "kuangchao_policy_generation 5.0" in metrics.render().decode()
     assert "kuangchao_policy_stale 1.0" in metrics.render().decode()
+
+
+def test_rates_of_running_jobs_add_up_by_pool_whatever_strangers_say(cache: Cache, value: Value) -> None:
+    cache.see("ResourcePool", pool("p"))
+    texts = {"a": "100.5", "b": "20", "c": "nan", "d": "1e300", "e": "-5", "f": "many", "done": "1000"}
+    for name, text in texts.items():
+        progress = {"step": 1, "metrics": {"samplesPerSecond": text}}
+        status = {"phase": "Complete" if name == "done" else "Running", "progress": progress}
+        cache.see("TrainingJob", job(name, uid=f"u-{name}", status=status))
+    cache.see("TrainingJob", job("silent", uid="u-silent", status={"phase": "Running"}))
+    assert value('kuangchao_pool_samples_per_second{pool="p"}') == 120.5
+    assert value('kuangchao_pool_tokens_per_second{pool="p"}') == 0
