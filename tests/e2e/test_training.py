@@ -98,4 +98,5 @@ def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
     )
     job.wait_phase("Complete")
     assert job.condition("Unmanaged")["status"] == "True"
+    assert job.status()["progressText"] == "20/20", "the script says how many steps it has"
     assert get("trainingjob", "script", NAMESPACE) is not None

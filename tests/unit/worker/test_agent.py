@@ -216,6 +216,8 @@ async def test_monitor_hears_everything_before_an_end_is_judged(tmp_path: Path) 
     channel.reliable(RankMessage(rank=3, step=9, metrics={"accuracy": "0.97"}))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(b"{}", str(tmp_path / "m.sock"))
+        # the control plane would refuse every heartbeat with such a number
+        stranger.sendto(json.dumps({"rank": 0, "step": 2**53 + 1}).encode(), str(tmp_path / "m.sock"))
     monitor.drain()
     monitor.close()
     assert [m.step for m in heard] == [1, 9], "progress is thinned, the last word is not, and noise is dropped"

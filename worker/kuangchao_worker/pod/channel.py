@@ -14,7 +14,7 @@ from pydantic import Field
 
 from kuangchao_contracts.base import Contract, Text
 from kuangchao_contracts.run import RankNote
-from kuangchao_worker.reports import REPORT_SECONDS
+from kuangchao_worker.reports import MAX_NUMBER, REPORT_SECONDS
 
 MAX_MESSAGE: Final = 16_384
 RELIABLE_SECONDS: Final = 5.0
@@ -26,8 +26,8 @@ class RankMessage(Contract):
     """What a rank says. Fields that are None say nothing new."""
 
     rank: Annotated[int, Field(ge=0)]
-    step: Annotated[int, Field(ge=0)] | None = None
-    total: Annotated[int, Field(ge=1)] | None = None
+    step: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
+    total: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
     """Steps of the whole run, from scripts that say so."""
     section: Annotated[str, Field(max_length=32)] | None = None
     metrics: dict[str, Annotated[str, Field(max_length=64)]] = {}
