@@ -56,3 +56,37 @@ def test_what_cannot_be_is_refused_at_the_start(start, packages: Path, spec: dic
     failure = run.result()["failure"]
     assert said in failure["message"], failure
     run.assert_nothing_left()
+
+
+TOY = """
+from kuangchao_worker.plugins import Codec
+
+class Negated(Codec):
+    version = "1"
+    summable = True
+
+    def encode(self, step, name, gradient):
+        return -gradient
+
+    def decode(self, payload, elements):
+        return payload
+
+def negated(options):
+    return Negated()
+"""
+
+
+def test_anybody_s_plugin_runs_under_a_token_of_its_own(start, tmp_path: Path) -> None:
+    """Written here: uphill instead of down shows that it was there."""
+    packages = tmp_path / "toy"
+    info = packages / "toy-1.dist-info"
+    info.mkdir(parents=True)
+    (packages / "toy.py").write_text(TOY)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[kuangchao.plugins]\nuphill = toy:negated\n")
+    run = start(manifest("digits", steps=20, plugins=[{"name": "uphill"}]), packages=packages)
+    assert run.end() == 0, run.err + run.explain()
+    losses = [float.fromhex(run.curve()[step]) for step in (1, 20)]
+    assert losses[1] > losses[0]
+    logs = "".join(path.read_text() for path in run.directory.glob("checkpoints/*/oplog/*.jsonl"))
+    assert logs.count('"op":"plugin.open_step"') == 2 * 20
