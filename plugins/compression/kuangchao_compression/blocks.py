@@ -42,12 +42,13 @@ class Int8Blocks(Codec):
         """See Codec. Not finite numbers give a scale that is not finite, so that nobody takes them for small ones."""
         rows = self._rows(gradient)
         scales = rows.abs().amax(dim=1, keepdim=True) / LEVELS
-        steps = torch.where(scales > 0, rows / scales, 0.0)
+        # one pass by the reciprocal; everything after it in place: passes over memory are what coding costs
+        steps = rows * torch.where(scales > 0, 1 / scales, 0.0)
         if self._rounding is Rounding.STOCHASTIC:
-            steps = (steps + self._draw(step, name, steps)).floor()
+            steps.add_(self._draw(step, name, steps)).floor_()
         else:
-            steps = steps.round()
-        numbers = steps.nan_to_num(0).clamp(-LEVELS, LEVELS).to(torch.int8).view(-1)[: len(gradient)]
+            steps.round_()
+        numbers = steps.nan_to_num_(0).clamp_(-LEVELS, LEVELS).to(torch.int8).view(-1)[: len(gradient)]
         return torch.cat((scales.view(-1).view(torch.uint8), numbers.view(torch.uint8)))
 
     def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:

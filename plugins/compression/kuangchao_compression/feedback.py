@@ -36,9 +36,10 @@ class ErrorFeedback(Codec):
             kept = self._memory[name] = kept.to(gradient.device)
         wanted = gradient.float() + kept
         payload = self._codec.encode(step, name, wanted)
-        lost = wanted - self._codec.decode(payload, len(wanted))
-        if lost.isfinite().all():
-            kept.copy_(lost)
+        lost = wanted.sub_(self._codec.decode(payload, len(wanted)))
+        least, most = lost.aminmax()  # one pass, and NaN comes through
+        if (most - least).isfinite():
+            self._memory[name] = lost
         return payload
 
     def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:
