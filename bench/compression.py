@@ -4,10 +4,10 @@ Ranks on one machine over gloo. Each keeps two copies of a model, one behind the
 blocks, so that both meet the same machine. On loopback bytes cost next to nothing: time there is the price of coding.
 """
 
-import contextlib
 import multiprocessing
 import os
 import socket
+import stat
 import statistics
 import struct
 import tempfile
@@ -46,12 +46,17 @@ def sent_bytes() -> int:
 
 
 def _sent(descriptor: int) -> int:
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-            with contextlib.suppress(OSError, struct.error):
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                return int(struct.unpack_from("=Q", info, _BYTES_SENT)[0])
-    return 0
+    """0 for whatever is no TCP connection, or is gone by now (the listing's own descriptor is)."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return 0
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+                return 0
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        return 0
+    return int(struct.unpack_from("=Q", info, _BYTES_SENT)[0])
 
 
 def measure(quick: bool = False) -> list[Figure]:

@@ -1,6 +1,7 @@
 """Bytes that a process has sent are the kernel's count, whatever else is open."""
 
 import socket
+from pathlib import Path
 
 from bench.compression import METHODS, sent_bytes
 
@@ -17,6 +18,13 @@ def test_bytes_sent_are_counted_by_the_kernel() -> None:
             while remaining:
                 remaining -= len(theirs.recv(remaining))
             assert sent_bytes() - before == 10_000
+
+
+def test_counting_leaves_nothing_open() -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    sent_bytes()
+    assert len(list(descriptors.iterdir())) == before
 
 
 def test_every_method_that_is_measured_exists() -> None:
