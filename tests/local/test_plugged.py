@@ -17,7 +17,7 @@ def job(options: dict[str, str] | None, world: int = 2, **fields: object) -> Plu
     return Plugged(split(batch=fields.pop("batch", 48), data=world), options=options, **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_identity_has_the_bits_of_no_plugin(gang: Gang, world: int) -> None:
     """With more than two ranks the order of sums shows."""
     plain, found = (train(gang, job(options, world, steps=12)) for options in (None, {"method": "identity"}))
