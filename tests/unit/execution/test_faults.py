@@ -5,21 +5,12 @@ from datetime import timedelta
 import pytest
 
 from kuangchao_contracts.api.trainingjob import FaultPolicy, HangAction
-from kuangchao_contracts.faults import FaultDecision, Recovery
+from kuangchao_contracts.faults import Recovery
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
-from kuangchao_contracts.run import RankState
-from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.faults import ending
 from kuangchao_operator.layers.execution.model import Emit, Launch, PodFact, Stop
-from tests.unit.execution.world import World, holder, make_job, make_pool
-
-
-def verdict(
-    recovery: Recovery, reason: Reason = Reason.RANK_EXITED, *, charged: bool = True, avoid: tuple[str, ...] = ()
-) -> FaultDecision:
-    return FaultDecision(recovery=recovery, reason=reason, message="why", charged=charged, avoid_nodes=avoid)
-
+from tests.unit.execution.world import World, holder, make_job, make_pool, verdict
 
 NEW_PODS = verdict(Recovery.NEW_PODS, Reason.NODE_LOST, charged=False)
 
@@ -362,49 +353,6 @@ def test_pod_recreated_by_hand_leads_to_a_new_incarnation() -> None:
     assert name in world.pods  # not ours to delete
 
 
-def test_image_that_cannot_be_pulled_shows_at_once_and_fails_at_the_deadline() -> None:
-    """kubeflow/trainer#2001, kubernetes/kubernetes#101584."""
-    world = World(make_job(start_deadline_seconds=60))
-    world.settle()
-    world.change_pod(0, waiting_reason="ImagePullBackOff", waiting_message="example.invalid/x:1")
-    world.settle()
-    assert world.reason(C.PODS_READY) == Reason.IMAGE_PULL
-    assert "example.invalid/x:1" in world.condition(C.READY).message
-    world.pass_time(59)
-    world.settle()
-    assert not world.assessed
-    world.verdict = verdict(Recovery.FAIL, Reason.IMAGE_PULL)
-    world.pass_time(1)
-    world.settle()
-    assert (world.status.phase, world.reason(C.FAILED)) == (Phase.FAILED, Reason.IMAGE_PULL)
-    assert world.claim() is None
-
-
-@pytest.mark.parametrize(
-    ("waiting", "said", "patience"),
-    [
-        ("InvalidImageName", "couldn't parse image reference", 0),
-        ("ErrImageNeverPull", "not present with pull policy of Never", 0),
-        ("ErrImagePull", "rpc error: code = NotFound desc = x:1: not found", limits.IMAGE_REFUSED),
-        ("ImagePullBackOff", "pull access denied, repository does not exist", limits.IMAGE_REFUSED),
-    ],
-)
-def test_image_that_no_patience_brings_ends_the_start_early(waiting: str, said: str, patience: float) -> None:
-    world = World(make_job(start_deadline_seconds=600))
-    world.settle()
-    world.verdict = verdict(Recovery.FAIL, Reason.IMAGE_PULL)
-    world.change_pod(1, waiting_reason=waiting, waiting_message=said)
-    if patience:
-        world.pass_time(patience - 1)
-        world.settle()
-        assert not world.assessed
-        world.pass_time(1)
-    world.settle()
-    assert world.reason(C.FAILED) == Reason.IMAGE_PULL
-    assert said in world.assessed[0].report.failures[0].message
-    assert world.claim() is None
-
-
 def test_what_a_rank_says_cannot_steer_a_terminal() -> None:
     world = World().run(step=5)
     world.beat(5, only=[0], exits={0: 1}, error="boom \x1b[31mred\x9b2J\r\nnext", error_kind="ValueError")
@@ -422,34 +370,6 @@ def test_an_ended_job_says_that_its_pods_are_still_there() -> None:
     assert world.condition(C.RECONCILING).message == "waiting for 2 terminating pods"
     world.settle()
     assert (world.holds(C.RECONCILING), world.pods) == (False, {})
-
-
-def test_start_deadline_points_at_the_pod_that_waits() -> None:
-    world = World(make_job(start_deadline_seconds=60))
-    world.settle()
-    world.change_pod(0, phase="Running", ready=True)
-    world.change_pod(1, waiting_reason="Unschedulable", waiting_message="untolerated taint")
-    world.pass_time(60)
-    world.turn()
-    report = world.assessed[0].report
-    assert report.reason is Reason.START_DEADLINE_EXCEEDED
-    assert report.failures[0].pod == world.pod(1).name
-    assert "untolerated taint" in report.failures[0].message
-
-
-@pytest.mark.parametrize("final", [True, False])
-def test_refused_child_is_said_at_once_and_ends_the_job_only_when_it_cannot_pass(final: bool) -> None:
-    """volcano-sh/volcano#4492, kubeflow/trainer#2351."""
-    world = World()
-    world.settle()
-    world.pods.clear()
-    world.facts |= {"launched": None, "child_error": "pods is forbidden: exceeded quota", "child_error_final": final}
-    world.turn()
-    if final:
-        assert world.assessed[0].report.reason is Reason.CHILD_CREATION_FAILED
-    else:
-        assert (world.reason(), world.assessed) == (Reason.CHILD_CREATION_FAILED, [])
-        assert "exceeded quota" in world.condition(C.READY).message
 
 
 def test_active_deadline_counts_from_the_first_running_rank() -> None:
@@ -504,60 +424,6 @@ def test_spec_edited_into_something_illegal_stalls_with_its_path_before_new_pods
     assert (world.status.phase, len(world.pods)) == (Phase.RESTARTING, 2)
 
 
-def test_ranks_that_never_leave_their_start_hit_the_deadline_of_the_new_attempt_too() -> None:
-    world = World(make_job(start_deadline_seconds=60)).run()
-    world.pass_time(1000)
-    world.beat(1, exits={0: -9})
-    world.settle()
-    world.beat(0, RankState.STARTING)
-    world.pass_time(59)
-    world.settle()
-    assert len(world.assessed) == 1
-    world.pass_time(1)
-    world.turn()
-    assert world.assessed[1].report.reason is Reason.START_DEADLINE_EXCEEDED
-
-
 @pytest.mark.parametrize(("code", "words"), [(7, "ended with exit code 7"), (-9, "was ended by signal 9")])
 def test_the_end_of_a_rank_in_words(code: int, words: str) -> None:
     assert ending(code) == words
-
-
-def make_script(**spec: object) -> World:
-    policy = FaultPolicy(hang_seconds=60, first_step_seconds=600)
-    return World(make_job(command=("train.py",), fault=policy, **spec))
-
-
-@pytest.mark.parametrize(
-    ("steps", "total", "quiet", "hung"),
-    [
-        ((), None, 10_000, False),  # it never said a word
-        ((5,), None, 59, False),
-        ((5,), None, 60, True),
-        ((5,), 50, 60, True),
-        ((5, 50), 50, 599, False),  # whatever it does after its last step has no steps
-        ((5, 50), 50, 600, True),
-    ],
-)
-def test_script_hangs_only_by_its_own_word(steps: tuple[int, ...], total: int | None, quiet: int, hung: bool) -> None:
-    world = make_script().run(step=0)
-    for step in steps:
-        world.pass_time(30)
-        world.beat(step, total=total)
-        world.settle()
-    world.pass_time(quiet)
-    world.settle()
-    assert bool(world.assessed) is hung
-    if hung:
-        assert world.assessed[0].report.reason is Reason.HUNG
-
-
-def test_only_ranks_that_report_can_be_the_slow_ones() -> None:
-    world = make_script().run(step=0)
-    world.pass_time(30)
-    world.beat(7, only=[0])
-    world.settle()
-    world.pass_time(60)
-    world.settle()
-    assert world.status.first_failure is not None
-    assert world.status.first_failure.rank == 0

@@ -9,7 +9,7 @@ from kuangchao_contracts.api import ObjectMeta, TrainingJob
 from kuangchao_contracts.api.meta import Condition
 from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.api.trainingjob import Devices, NodeShare, Priority, TrainingJobSpec, TrainingJobStatus
-from kuangchao_contracts.faults import FaultDecision
+from kuangchao_contracts.faults import FaultDecision, Recovery
 from kuangchao_contracts.plan import DeviceShape, Infeasible, ParallelPlan, PlanOutcome, PlanRequest
 from kuangchao_contracts.ranges import from_ranges
 from kuangchao_contracts.reasons import ConditionType, Reason
@@ -49,6 +49,13 @@ def make_job(name: str = "job", uid: str = UID, *, count: int = 2, per_pod: int 
         metadata=ObjectMeta(name=name, namespace="team", uid=uid, generation=1, creation_timestamp=START),
         spec=TrainingJobSpec(pool="pool", devices=Devices(count=count, per_pod=per_pod), **spec),
     )
+
+
+def verdict(
+    recovery: Recovery, reason: Reason = Reason.RANK_EXITED, *, charged: bool = True, avoid: tuple[str, ...] = ()
+) -> FaultDecision:
+    """What the state layer may say of a fault."""
+    return FaultDecision(recovery=recovery, reason=reason, message="why", charged=charged, avoid_nodes=avoid)
 
 
 def make_pool(nodes: dict[str, int] | None = None, *, lost: tuple[str, ...] = (), **changes: Any) -> PoolFacts:

@@ -1,0 +1,47 @@
+"""Hangs of scripts: judged only by what they report themselves."""
+
+import pytest
+
+from kuangchao_contracts.api.trainingjob import FaultPolicy
+from kuangchao_contracts.reasons import Reason
+from tests.unit.execution.world import World, make_job
+
+
+def make_script(**spec: object) -> World:
+    policy = FaultPolicy(hang_seconds=60, first_step_seconds=600)
+    return World(make_job(command=("train.py",), fault=policy, **spec))
+
+
+@pytest.mark.parametrize(
+    ("steps", "total", "quiet", "hung"),
+    [
+        ((), None, 10_000, False),  # it never said a word
+        ((5,), None, 59, False),
+        ((5,), None, 60, True),
+        ((5,), 50, 60, True),
+        ((5, 50), 50, 599, False),  # whatever it does after its last step has no steps
+        ((5, 50), 50, 600, True),
+    ],
+)
+def test_script_hangs_only_by_its_own_word(steps: tuple[int, ...], total: int | None, quiet: int, hung: bool) -> None:
+    world = make_script().run(step=0)
+    for step in steps:
+        world.pass_time(30)
+        world.beat(step, total=total)
+        world.settle()
+    world.pass_time(quiet)
+    world.settle()
+    assert bool(world.assessed) is hung
+    if hung:
+        assert world.assessed[0].report.reason is Reason.HUNG
+
+
+def test_only_ranks_that_report_can_be_the_slow_ones() -> None:
+    world = make_script().run(step=0)
+    world.pass_time(30)
+    world.beat(7, only=[0])
+    world.settle()
+    world.pass_time(60)
+    world.settle()
+    assert world.status.first_failure is not None
+    assert world.status.first_failure.rank == 0
