@@ -1,12 +1,13 @@
 """Inputs and outputs of the strategy layer: pure data, no clock, no run-time state."""
 
+import hashlib
 from enum import StrEnum
 from math import lcm
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from kuangchao_contracts.base import Contract, ShortText, Text
+from kuangchao_contracts.base import Contract, ShortText, Text, canonical_json
 from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import (
     Locality,
@@ -303,11 +304,17 @@ class Alternative(Contract):
     reason: Text
 
 
+_EXPLAINING: Final = frozenset({"objective", "step"})
+"""Members of later releases that say why a plan is as it is: they do not count for its hash."""
+_BEYOND_DATA: Final = frozenset({"schedule", "stage_layers", "expert_tensor", "shard_ranks", "overlays", "placement"})
+"""Members of later releases that divide nothing where only data is divided: they do not count for its hash there."""
+
+
 class ParallelPlan(Contract):
     """How one job is split over its ranks. Rules, not a list per rank.
 
     `groups` is the mesh: its sizes multiply to the world. `overlays` group the same ranks once more. Members of later
-    releases are left out while they are empty: stored plans keep their hash.
+    releases are left out while they are empty, and do not count for the hash where 0.1.0 does the same without them.
     """
 
     world_size: Count
@@ -348,8 +355,17 @@ class ParallelPlan(Contract):
 
     @property
     def hash(self) -> str:
-        """Content hash: the plan's identity everywhere."""
-        return self.content_hash()
+        """SHA-256 of what the ranks do, in hex: the plan's identity everywhere.
+
+        A worker of 0.1.0 reads a data-parallel plan without the members that it does not know, and comes to the same.
+        """
+        left_out = _EXPLAINING | _BEYOND_DATA if self._divides_data_only() else _EXPLAINING
+        wire = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=set(left_out))
+        return hashlib.sha256(canonical_json(wire)).hexdigest()
+
+    def _divides_data_only(self) -> bool:
+        divided = self.tensor * self.pipeline * self.context * self.expert * self.expert_tensor > 1
+        return not divided and self.shard_ranks == 0 and not any(rule.required for rule in self.placement)
 
     @property
     def pods_together(self) -> int:

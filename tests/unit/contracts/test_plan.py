@@ -1,10 +1,13 @@
 """Plans and their inputs as others read them."""
 
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kuangchao_contracts.base import canonical_json
 from kuangchao_contracts.parallel import (
     Locality,
     Objective,
@@ -90,8 +93,39 @@ def test_plans_and_requests_of_0_1_0_keep_their_hashes() -> None:
     assert request.content_hash() == "d148d2012549d82a65fb4b8638b0234a2c5fbfc61d1f7ddb514b999636de0ec6"
 
 
+EXPLAINING = {"objective", "step"}
+RELEASED = json.loads(Path("docs/interfaces/0.1.0.json").read_text())["models"]
+TIMED: dict[str, Any] = {
+    **{member: LATER[member] for member in ("schedule", "objective", "step")},
+    "stage_layers": (32,),
+    "step_microseconds": 9,
+    "overlays": (OverlayGroups(axis=Overlay.EXPERT_DATA, size=8, stride=1),),
+    "placement": (PlacementRule(within=Locality.RAIL, size=2, stride=4, required=False, reason="rail"),),
+}
+
+
+def hash_by_0_1_0(made: ParallelPlan) -> str:
+    """As a worker of that release computes it: what its models do not have is dropped when it reads."""
+    read = {name: value for name, value in made.wire().items() if name in RELEASED["ParallelPlan"]["properties"]}
+    known = RELEASED["StageMemory"]["properties"]
+    read["memory"] = [{name: value for name, value in stage.items() if name in known} for stage in read["memory"]]
+    return hashlib.sha256(canonical_json(read)).hexdigest()
+
+
+@pytest.mark.parametrize("sizes", [{}, {"sharding": "full"}])
+def test_a_timed_data_parallel_plan_has_the_hash_that_a_worker_of_0_1_0_puts_into_a_checkpoint(sizes: Any) -> None:
+    made = plan(**TIMED, **sizes)
+    assert made.hash == hash_by_0_1_0(made) == plan(step_microseconds=9, **sizes).hash
+
+
 @pytest.mark.parametrize("member", LATER)
-def test_each_later_member_counts_for_the_hash(member: str) -> None:
+def test_what_ranks_do_counts_for_the_hash_and_why_does_not(member: str) -> None:
+    divided = plan(tensor=2, data=4)
+    assert (divided.replace(**{member: LATER[member]}).hash == divided.hash) == (member in EXPLAINING)
+
+
+@pytest.mark.parametrize("member", ["shard_ranks", "expert_tensor", "placement"])
+def test_a_data_parallel_plan_that_asks_for_more_is_another(member: str) -> None:
     assert plan(**{member: LATER[member]}).hash != plan().hash
 
 
