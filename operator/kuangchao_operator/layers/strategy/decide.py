@@ -27,11 +27,19 @@ def plan(request: PlanRequest, known: Knowledge) -> PlanOutcome:
 
 
 def replan(previous: ParallelPlan, request: PlanRequest, known: Knowledge) -> PlanOutcome:
-    """A plan that needs less than `previous`, which was seen not to fit."""
+    """A plan that needs less than `previous`, which was seen not to fit.
+
+    The peak is compared with what the model alone estimates: the figures of `previous` may be corrected already.
+    """
+    broken = laws.violated(request)
+    if broken is not None:
+        return PlanOutcome(infeasible=broken)
+    setting = setting_of(previous, request)
+    estimated = trial(request, known).memory.stages(setting)
     evidence = Evidence(
         measured_bytes=request.measured_peak_bytes or 0,
-        estimated_bytes=max((stage.total_bytes for stage in previous.memory), default=0),
-        setting=setting_of(previous, request),
+        estimated_bytes=max((stage.total_bytes for stage in estimated), default=0),
+        setting=setting,
     )
     return _plan(request, known, evidence)
 

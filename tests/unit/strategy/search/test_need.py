@@ -147,6 +147,20 @@ def test_a_measured_peak_scales_all_of_the_estimate_and_says_so() -> None:
     assert text.startswith("measured: peak 128.0 MiB where 64.0 MiB were estimated, so all of it x 2.0")
 
 
+def test_a_second_peak_is_compared_with_the_estimate_and_not_with_the_first_correction() -> None:
+    wish = request(
+        MeasuredModel(parameters=1_000, activation_bytes_per_sample=MIB), managed=True, training={"globalBatch": 64}
+    )
+    first = planned(plan(wish))
+    second = planned(replan(first, wish.replace(measured_peak_bytes=first.memory[0].total_bytes * 3 // 2)))
+    plain = need(MeasuredModel(parameters=1_000, activation_bytes_per_sample=MIB), training={"globalBatch": 32})
+    assert second.memory[0].total_bytes == plain.total_bytes * 3 // 2
+    third = planned(replan(second, wish.replace(measured_peak_bytes=plain.total_bytes * 7 // 4)))
+    least = need(MeasuredModel(parameters=1_000, activation_bytes_per_sample=MIB), training={"globalBatch": 16})
+    assert (second.micro_batch, third.micro_batch) == (32, 16)
+    assert third.memory[0].total_bytes == pytest.approx(least.total_bytes * 7 / 4, abs=2)
+
+
 def test_a_measured_peak_below_the_estimate_makes_nothing_smaller() -> None:
     wish = request(
         MeasuredModel(parameters=1_000, activation_bytes_per_sample=MIB), managed=True, training={"globalBatch": 64}
