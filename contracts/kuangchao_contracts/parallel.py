@@ -10,6 +10,8 @@ from kuangchao_contracts.base import Contract, ShortText
 Size = Annotated[int, Field(ge=1, le=1_048_576)]
 Micros = Annotated[int, Field(ge=0)]
 Ppm = Annotated[int, Field(ge=0, le=1_000_000)]
+Utilisation = Annotated[int, Field(ge=0)]
+"""Parts per million of a device's peak."""
 
 
 class Schedule(StrEnum):
@@ -78,7 +80,8 @@ class PlacementRule(Contract):
 class StepEstimate(Contract):
     """Time of one step in microseconds, and its parts as far as nothing hides them: they sum to `step_us`.
 
-    `mfu_ppm` counts the model's operations, `hfu_ppm` recomputed ones too.
+    `mfu_ppm` counts the model's operations, `hfu_ppm` recomputed ones too. Both may be above 1,000,000: attention counts
+    as if no half of it were masked, and a kernel leaves that half out.
     """
 
     step_us: Micros
@@ -90,5 +93,5 @@ class StepEstimate(Contract):
     data_us: Micros = 0
     optimizer_us: Micros = 0
     bubble_ppm: Ppm = 0
-    mfu_ppm: Ppm = 0
-    hfu_ppm: Ppm = 0
+    mfu_ppm: Utilisation = 0
+    hfu_ppm: Utilisation = 0
