@@ -59,9 +59,9 @@ class Answer:
                 return self.allocated
 
     def error(self) -> float | None:
-        """Relative error against the row's peak; None where one of them is missing."""
+        """Relative error against the row's peak; None where one of them is missing, and no process has a peak of 0."""
         peak, figure = self.row.real("peak_mem_gib"), self.figure()
-        return None if peak is None or figure is None else figure / peak - 1
+        return None if not peak or figure is None else figure / peak - 1
 
     def record(self) -> dict[str, Any]:
         """For the JSON output."""

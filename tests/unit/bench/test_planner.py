@@ -107,6 +107,13 @@ def test_what_cannot_be_estimated_is_said_and_never_called_feasible(changes: dic
     assert found.record()["allocatedGiB"] is None
 
 
+@pytest.mark.parametrize("peak", ["", "0", "0.0"])
+def test_a_row_without_a_peak_has_no_error(peak: str) -> None:
+    found = answer(row(peak_mem_gib=peak), load())
+    assert found.stages
+    assert found.error() is None
+
+
 SIZES = ("layers", "heads", "ffn", "seq", "experts", "tp", "pp", "cp", "ep", "dp", "vp", "mbs", "gbs", "vocab")
 
 

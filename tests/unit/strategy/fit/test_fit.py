@@ -163,3 +163,10 @@ def test_another_framework_is_refused_with_those_that_there_are() -> None:
     runs = measured(grid()[:1], KNOWN)
     with pytest.raises(InvalidInputError, match="megatron"):
         found((replace(runs[0], setting=replace(runs[0].setting, backend="jax")),))
+
+
+def test_an_allocator_that_the_framework_has_no_figure_for_is_named_with_its_run() -> None:
+    first, *others = measured(grid(), KNOWN)
+    wrong = replace(first, setting=replace(first.setting, allocator="jemalloc"))
+    with pytest.raises(InvalidInputError, match=r"run 2-1: allocator='jemalloc'.*default, expandable"):
+        found((*others, wrong))

@@ -76,6 +76,7 @@ def test_a_model_may_stand_as_describe_model_writes_it() -> None:
         ({"hidden": 0}, "line 2: hidden='0'"),
         ({"peak_mem_gib": "nan"}, "line 2: peak_mem_gib"),
         ({"peak_mem_gib": "-1"}, "line 2: peak_mem_gib"),
+        ({"peak_mem_gib": "1e-12"}, "line 2: peak_mem_gib"),
         ({"recompute": "everything"}, "line 2: recompute='everything'.*moe_act"),
         ({"gbs": 9}, "line 2: gbs=9: is no multiple of mbs 2"),
         ({"tp": 3}, "line 2: tensor=3.*nearest legal"),

@@ -7,7 +7,8 @@ from kuangchao_operator.layers.strategy.fit.constants import Constant, changed, 
 from kuangchao_operator.layers.strategy.fit.problem import Problem
 from kuangchao_operator.layers.strategy.fit.runs import Run, estimate
 from kuangchao_operator.layers.strategy.fit.telling import check, moved
-from kuangchao_operator.layers.strategy.footprint.calibration import Calibration, Fit, FittedConstant
+from kuangchao_operator.layers.strategy.footprint.calibration import Backend, Calibration, Fit, FittedConstant
+from kuangchao_operator.layers.strategy.footprint.peaks import allocator_kind
 
 MILLION = 1_000_000
 
@@ -39,7 +40,7 @@ def fit(runs: tuple[Run, ...], base: Calibration, runs_digest: str, hold: frozen
     """The base with the figures that the runs tell; version one higher.
 
     Raises TooFewRunsError and IndistinguishableError (`telling`), InvalidInputError for a framework that the base does
-    not have or a held figure that there is not, NoBetterError where runs that a fit had not seen are estimated worse
+    not have, an allocator that the framework does not, or a held figure that there is not, NoBetterError where runs that a fit had not seen are estimated worse
     than before.
     """
     names = sorted({run.setting.backend for run in runs})
@@ -50,6 +51,7 @@ def fit(runs: tuple[Run, ...], base: Calibration, runs_digest: str, hold: frozen
         if name not in base.backends:
             raise InvalidInputError("backend", name, "is not in the calibration", ", ".join(sorted(base.backends)))
         own = tuple(run for run in runs if run.setting.backend == name)
+        _known_allocators(own, base.backends[name])
         found = _fit_one(own, base, name, hold)
         calibration = changed(calibration, name, found.constants, found.values)
         constants += _changes(found, base, name)
@@ -69,6 +71,13 @@ def fit(runs: tuple[Run, ...], base: Calibration, runs_digest: str, hold: frozen
         errors=tuple(errors),
         untouched=tuple(untouched),
     )
+
+
+def _known_allocators(runs: tuple[Run, ...], backend: Backend) -> None:
+    for run in runs:
+        if allocator_kind(run.setting, backend) not in backend.reserved_permille:
+            legal = ", ".join(sorted(backend.reserved_permille))
+            raise InvalidInputError(f"run {run.name}: allocator", run.setting.allocator, "is not known", legal)
 
 
 class _Fitted(NamedTuple):

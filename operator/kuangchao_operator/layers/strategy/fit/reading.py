@@ -69,7 +69,7 @@ class Line(Contract):
     dropout: bool = False
     figure: Figure = Figure.ALLOCATED
     stage: Annotated[str, Field(pattern="^(fullest|last|[0-9]{1,4})$")] = FULLEST
-    peak_mem_gib: Annotated[float, Field(gt=0, le=2**20)]
+    peak_mem_gib: Annotated[float, Field(ge=1 / GIB, le=2**20)]
 
 
 def runs_of(text: str) -> tuple[Run, ...]:

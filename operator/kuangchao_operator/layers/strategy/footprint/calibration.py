@@ -4,13 +4,15 @@ The figures are data (`calibration.json`): one value for each framework, each wi
 model or run. `shipped.py` reads the file; everything else here takes a Calibration and reads nothing.
 """
 
-from typing import Annotated
+from collections.abc import Container, Iterable, Iterator
+from typing import Annotated, Final
 
 from pydantic import Field, ValidationError
 
 from kuangchao_contracts.base import Contract, ShortText, Text
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Bytes, Optimizer, Precision, Recompute
+from kuangchao_operator.layers.strategy.footprint.setting import Loss
 
 Small = Annotated[int, Field(ge=0, le=64)]
 Permille = Annotated[int, Field(ge=0, le=10_000)]
@@ -124,11 +126,40 @@ class Calibration(Contract):
     backends: dict[ShortText, Backend]
 
 
+PLANNED: Final = ("kuangchao", "kuangchao-cpu")
+"""Frameworks that plans of jobs are made for: a calibration without one of them is of no use."""
+
+
 def parse(raw: bytes, where: str) -> Calibration:
     """A calibration file that stands at `where`. Raises InvalidInputError naming the first thing wrong with it."""
     try:
-        return Calibration.model_validate_json(raw)
+        found = Calibration.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole file"
         raise InvalidInputError(where, field, f"is no calibration: {first['msg']}") from None
+    for field, fault in _faults(found):
+        raise InvalidInputError(where, field, f"is no calibration: {fault}")
+    return found
+
+
+def _faults(calibration: Calibration) -> Iterator[tuple[str, str]]:
+    """Places where a plan would look for a figure and find none, or one that it cannot compute with."""
+    yield from _absent("optimizerBytes", Optimizer, calibration.optimizer_bytes)
+    yield from _absent("backends", PLANNED, calibration.backends)
+    for name, backend in calibration.backends.items():
+        at = f"backends.{name}"
+        yield from _absent(f"{at}.states", Precision, backend.states)
+        yield from _absent(f"{at}.element", Precision, backend.element)
+        yield from _absent(f"{at}.linearInput", Precision, backend.linear_input)
+        yield from _absent(f"{at}.logitBytes", Loss, backend.logit_bytes)
+        yield from _absent(f"{at}.reservedPermille", ("default",), backend.reserved_permille)
+        for precision, size in backend.element.items():
+            if size == 0:
+                yield f"{at}.element.{precision}", "0 is no size; at least 1"
+        if backend.spare_permille >= calibration.visible_permille:
+            yield f"{at}.sparePermille", f"must be below visiblePermille {calibration.visible_permille}"
+
+
+def _absent(field: str, wanted: Iterable[str], given: Container[str]) -> Iterator[tuple[str, str]]:
+    return ((field, f"no figure for {name}") for name in wanted if name not in given)
