@@ -40,8 +40,8 @@ def fit(runs: tuple[Run, ...], base: Calibration, runs_digest: str, hold: frozen
     """The base with the figures that the runs tell; version one higher.
 
     Raises TooFewRunsError and IndistinguishableError (`telling`), InvalidInputError for a framework that the base does
-    not have, an allocator that the framework does not, or a held figure that there is not, NoBetterError where runs that a fit had not seen are estimated worse
-    than before.
+    not have, an allocator that the framework does not, or a held figure that there is not, NoBetterError where runs
+    that a fit had not seen are estimated worse than before.
     """
     names = sorted({run.setting.backend for run in runs})
     if not names:
