@@ -80,8 +80,8 @@ class PlacementRule(Contract):
 class StepEstimate(Contract):
     """Time of one step in microseconds, and its parts as far as nothing hides them: they sum to `step_us`.
 
-    `mfu_ppm` counts the model's operations, `hfu_ppm` recomputed ones too. Both may be above 1,000,000: attention counts
-    as if no half of it were masked, and a kernel leaves that half out.
+    `mfu_ppm` counts the model's operations, `hfu_ppm` recomputed ones too. Both may be above 1,000,000: all of
+    attention counts, and a kernel leaves its masked half out.
     """
 
     step_us: Micros

@@ -14,6 +14,7 @@ from kuangchao_operator.layers.strategy.legality import broken, unsound
 from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.pins import as_infeasible, pinned_sizes
+from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, closed_reason, open_axes
 
 _NOT_BUILT_PRECISIONS = {
@@ -61,7 +62,7 @@ def _axes_open(request: PlanRequest) -> Infeasible | None:
         value = wire.get(name, neutral)
         if name not in opened and value not in (neutral, []):
             shown, near = _shown(value), _shown(neutral)
-            return Infeasible(
+            return refused(
                 reason="Infeasible",
                 field=f"parallelism.{name}",
                 value=shown,
@@ -81,7 +82,7 @@ def _whole_pods(request: PlanRequest) -> Infeasible | None:
     if count % per_pod == 0:
         return None
     near = either(nearest_multiples(count, per_pod))
-    return Infeasible(
+    return refused(
         reason="ContradictoryPlan",
         field="devices.count",
         value=str(count),
@@ -94,7 +95,7 @@ def _whole_pods(request: PlanRequest) -> Infeasible | None:
 def _pool_has_devices(request: PlanRequest) -> Infeasible | None:
     if request.shapes:
         return None
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field="devices.count",
         value=str(request.devices),
@@ -107,7 +108,7 @@ def _pod_fits_node(request: PlanRequest) -> Infeasible | None:
     largest = max(shape.per_node for shape in request.shapes)
     if request.per_pod <= largest:
         return None
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field="devices.perPod",
         value=str(request.per_pod),
@@ -121,7 +122,7 @@ def _gang_fits_pool(request: PlanRequest) -> Infeasible | None:
     limit = capacity(request)
     if request.devices <= limit:
         return None
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field="devices.count",
         value=str(request.devices),
@@ -137,7 +138,7 @@ def _whole_devices(request: PlanRequest) -> Infeasible | None:
     if not slices or request.devices == 1:
         return None
     named = ", ".join(sorted({shape.model for shape in slices}))
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field="devices.count",
         value=str(request.devices),
@@ -153,7 +154,7 @@ def _equal_devices(request: PlanRequest) -> Infeasible | None:
     axis = next((name for name in ACROSS if wire.get(name, 1) > 1), None)
     if not why or axis is None:
         return None
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field=f"parallelism.{axis}",
         value=str(wire[axis]),
@@ -174,7 +175,7 @@ def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -
     precision = request.training.precision
     if not request.managed or request.what_if or precision not in _NOT_BUILT_PRECISIONS:
         return None
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field="training.precision",
         value=precision.value,

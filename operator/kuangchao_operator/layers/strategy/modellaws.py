@@ -8,6 +8,7 @@ from typing import Final
 
 from kuangchao_contracts.plan import Infeasible, MeasuredModel, PlanRequest, TransformerModel
 from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
+from kuangchao_operator.layers.strategy.refusal import refused
 
 ACROSS: Final = ("tensor", "pipeline", "context", "expert")
 """Axes on which a rank waits for others in the middle of a layer or of a pass."""
@@ -20,7 +21,7 @@ def _layers_to_cut(request: PlanRequest) -> Infeasible | None:
     if axis is None or isinstance(request.model, TransformerModel):
         return None
     known = "is known by its sizes only" if isinstance(request.model, MeasuredModel) else "is not described"
-    return Infeasible(
+    return refused(
         reason="ContradictoryPlan",
         field=f"parallelism.{axis}",
         value=str(wire[axis]),
@@ -36,7 +37,7 @@ def _sequence_known(request: PlanRequest) -> Infeasible | None:
         return None
     if length is not None:
         return _positions(model, length)
-    return Infeasible(
+    return refused(
         reason="InvalidSpec",
         field="training.sequenceLength",
         message="training.sequenceLength is not set: the activations of a transformer cannot be estimated without it",
@@ -48,7 +49,7 @@ def _positions(model: TransformerModel, length: int) -> Infeasible | None:
     most = model.learned_positions
     if not most or length <= most:
         return None
-    return Infeasible(
+    return refused(
         reason="InvalidSpec",
         field="training.sequenceLength",
         value=str(length),
@@ -65,7 +66,7 @@ def _heads_divide(request: PlanRequest) -> Infeasible | None:
     if model.hidden % model.heads == 0:
         return None
     near = either(nearest_divisors(model.hidden, model.heads))
-    return Infeasible(
+    return refused(
         reason="InvalidSpec",
         field="model.heads",
         value=str(model.heads),
@@ -88,7 +89,7 @@ def _parts_within_whole(request: PlanRequest) -> Infeasible | None:
         ]
     for name, part, whole_name, whole in bounds:
         if part > whole:
-            return Infeasible(
+            return refused(
                 reason="InvalidSpec",
                 field=f"model.{name}",
                 value=str(part),

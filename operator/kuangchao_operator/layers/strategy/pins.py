@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, Final
 
 from kuangchao_contracts.plan import Infeasible, Parallelism, ParallelismMode, PlanRequest, TransformerModel
+from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
@@ -78,12 +79,12 @@ def as_infeasible(found: Contradiction, request: PlanRequest) -> Infeasible:
         message = message.replace(
             f"{field}={found.value}", f"{field}={found.value} (Manual: what is not given is 1)", 1
         )
-    return Infeasible(
+    return refused(
         reason="Infeasible" if found.field == "globalBatch" else "ContradictoryPlan",
         field=field,
         value=str(found.value),
-        nearest=found.nearest[:256],
-        message=message[:1024],
+        nearest=found.nearest,
+        message=message,
     )
 
 

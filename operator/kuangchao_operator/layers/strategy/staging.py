@@ -13,6 +13,8 @@ from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
 ONE_CHUNK: Final = frozenset({Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2})
 """Schedules in which a stage has one run of layers."""
+MOST_SHOWN: Final = 128
+"""Characters of a list in a message."""
 ENDS: Final = 2
 """Stages that need no layer in some frameworks: the first has the embedding, the last the output layer."""
 
@@ -106,7 +108,13 @@ def interleaving(sizes: Sizes) -> Contradiction | None:
 
 
 def _layout(text: str, nearest: str, why: str) -> Contradiction:
-    return Contradiction("stageLayers", text, nearest, f"stageLayers=[{text}] {why}; nearest legal: {nearest}")
+    message = f"stageLayers=[{_shown(text)}] {why}; nearest legal: {_shown(nearest)}"
+    return Contradiction("stageLayers", text, nearest, message)
+
+
+def _shown(text: str) -> str:
+    """The beginning of a long list, so that there is room for what is wrong with it."""
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN].rsplit(",", 1)[0] + ", ..."
 
 
 def _fate(placed: int, whole: int) -> str:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from kuangchao_contracts.plan import DeviceShape, PlanRequest, TransformerModel
 from kuangchao_operator.layers.strategy.shipped import plan
 
@@ -13,6 +15,25 @@ def ask(model: TransformerModel, devices: int, batch: int, sequence: int = 4096,
     fields = {"whatIf": True, "perPod": 1, "devices": devices, "shapes": [A100], "model": model}
     training = {"globalBatch": batch, "sequenceLength": sequence, "precision": "bf16"}
     return PlanRequest.model_validate({**fields, "training": training, "parallelism": pins})
+
+
+def test_a_refusal_quotes_as_much_of_a_long_list_as_there_is_room_for() -> None:
+    model = TransformerModel(layers=95, hidden=4096, heads=32, ffn=14336, vocab=32000)
+    why = plan(ask(model, 96, 96, pipeline=96, stageLayers=[1] * 96)).infeasible
+    assert why is not None
+    assert (why.reason, why.field) == ("ContradictoryPlan", "parallelism.stageLayers")
+    assert why.value is not None
+    assert why.value.startswith("1, 1, ")
+    assert "96 layers and the model has 95" in why.message
+
+
+@pytest.mark.parametrize("managed", [True, False])
+def test_a_list_that_is_closed_to_a_job_is_refused_too(managed: bool) -> None:
+    model = TransformerModel(layers=200, hidden=4096, heads=32, ffn=14336, vocab=32000)
+    wish = ask(model, 200, 200, stageLayers=[1] * 200).replace(what_if=False, managed=managed)
+    why = plan(wish).infeasible
+    assert why is not None
+    assert why.field is not None
 
 
 def test_causal_attention_over_a_long_sequence_has_an_mfu_above_the_whole() -> None:

@@ -10,6 +10,7 @@ from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
+from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.plans import pinned_value
 from kuangchao_operator.layers.strategy.search.trial import Trial
@@ -39,7 +40,6 @@ NEIGHBOURS: Final = 16
 """Sizes that are tried on either side of one with which there is no split."""
 MOST_HINTED: Final = 64
 """Devices up to which a refusal names the plan that would fit if the worker could run it."""
-MESSAGE: Final = 1024
 
 
 class _Way(NamedTuple):
@@ -63,9 +63,9 @@ def rescue(tried: Trial) -> Infeasible:
     fullest = max(memory, key=lambda stage: (stage.reserved_bytes, -stage.stage), default=None)
     lines = "; ".join(fullest.arithmetic) if fullest is not None else "no model descriptor"
     head = f"{label(closest.setting)} {tried.memory.refusal(closest.setting)} ({human_bytes(tried.shape.memory_bytes)}"
-    return Infeasible(
+    return refused(
         reason="Infeasible",
-        message=f"{head} device); would fit: {words}. {lines}"[:MESSAGE],
+        message=f"{head} device); would fit: {words}. {lines}",
         field=ways[0].field,
         value=ways[0].value,
         nearest=ways[0].nearest,
@@ -171,12 +171,12 @@ def _no_layout(tried: Trial) -> Infeasible:
         f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins}; nearest legal"
         f" {way.words}"
     )
-    return Infeasible(
+    return refused(
         reason="ContradictoryPlan",
         field=way.field,
         value=way.value,
         nearest=way.nearest,
-        message=message[:MESSAGE],
+        message=message,
         rejected=laws.rejected_axes(tried.request),
     )
 
