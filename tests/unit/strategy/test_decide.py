@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from typing import Any
 
@@ -28,7 +29,7 @@ from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
 from kuangchao_contracts.tokens import Claims, Grant
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason
-from kuangchao_operator.layers.strategy.service import StrategyService
+from kuangchao_operator.layers.strategy.service import REMEMBERED, StrategyService
 from kuangchao_operator.layers.strategy.shipped import Planner, knowledge, plan, replan
 
 MIB, GIB = 2**20, 2**30
@@ -306,3 +307,43 @@ async def test_the_service_leaves_the_event_loop_free_and_answers_equal_requests
     answers = await asyncio.gather(*(service.plan(CAPABILITY, request()) for _ in range(3)))
     assert answers == [plan(request())] * 3
     assert asked == [request()]
+
+
+async def test_what_is_known_already_waits_for_no_search() -> None:
+    searching, go_on = threading.Event(), threading.Event()
+
+    class Slow(Planner):
+        def plan(self, wish: PlanRequest) -> PlanOutcome:
+            if wish.devices == 8:
+                searching.set()
+                assert go_on.wait(timeout=10)
+            return super().plan(wish)
+
+    service = StrategyService(Slow())
+    known = await service.plan(CAPABILITY, request())
+    search = asyncio.create_task(service.plan(CAPABILITY, request(devices=8)))
+    try:
+        assert await asyncio.to_thread(searching.wait, 10)
+        assert await asyncio.wait_for(service.plan(CAPABILITY, request()), timeout=10) == known
+        assert not search.done()
+    finally:
+        go_on.set()
+        assert await search == plan(request(devices=8))
+
+
+async def test_the_service_remembers_the_answers_asked_for_last() -> None:
+    asked = list[int]()
+
+    class Counts(Planner):
+        def plan(self, wish: PlanRequest) -> PlanOutcome:
+            asked.append(wish.devices)
+            return PlanOutcome()
+
+    service, first = StrategyService(Counts()), request(devices=2)
+    await service.plan(CAPABILITY, first)
+    for number in range(REMEMBERED):
+        await service.plan(CAPABILITY, request(devices=4 + number))
+        await service.plan(CAPABILITY, first)
+    assert asked == [2, *range(4, 4 + REMEMBERED)]
+    await service.plan(CAPABILITY, request(devices=4))
+    assert asked[-1] == 4, "the oldest answer made room"

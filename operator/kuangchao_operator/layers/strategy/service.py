@@ -5,7 +5,7 @@ batch of equal jobs makes them, are answered from what was planned before. The a
 """
 
 import asyncio
-from functools import lru_cache
+from collections import OrderedDict
 from typing import Final
 
 from kuangchao_contracts.capability import Capability
@@ -24,13 +24,31 @@ class StrategyService(StrategyControl):
     def __init__(self, planner: Planner | None = None) -> None:
         """`planner`: with whose figures; those of this release if it is left out."""
         self._planner = planner or Planner()
-        self._plan = lru_cache(REMEMBERED)(self._planner.plan)
+        self._answers = OrderedDict[PlanRequest, PlanOutcome]()
         self._turn = asyncio.Semaphore(1)
 
     async def plan(self, capability: Capability, request: PlanRequest) -> PlanOutcome:  # noqa: ARG002 - the port's shape
-        """The plan, or why there is none."""
+        """The plan, or why there is none; what is known already waits for no search."""
+        found = self._remembered(request)
+        if found is not None:
+            return found
         async with self._turn:
-            return await asyncio.to_thread(self._plan, request)
+            # whoever had the turn before may have asked the same
+            found = self._remembered(request)
+            return await self._search(request) if found is None else found
+
+    def _remembered(self, request: PlanRequest) -> PlanOutcome | None:
+        found = self._answers.get(request)
+        if found is not None:
+            self._answers.move_to_end(request)
+        return found
+
+    async def _search(self, request: PlanRequest) -> PlanOutcome:
+        found = await asyncio.to_thread(self._planner.plan, request)
+        self._answers[request] = found
+        if len(self._answers) > REMEMBERED:
+            self._answers.popitem(last=False)
+        return found
 
     async def replan(self, capability: Capability, request: ReplanRequest) -> PlanOutcome:  # noqa: ARG002
         """A plan that needs less than the one that did not fit. Raises InvalidInputError without a measured peak."""

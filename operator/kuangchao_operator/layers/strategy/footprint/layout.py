@@ -6,6 +6,7 @@ model, or, folded, the way back up: piece 2 * pipeline - 1 - r.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from kuangchao_contracts.base import Contract
 
@@ -87,7 +88,7 @@ def _pieces(
     sizes = stage_layers or even(layers, count)
     if len(sizes) != count or sum(sizes) != layers or min(sizes) < 0:
         raise ImpossibleLayoutError(f"{layers} layers cannot be cut into {count} pieces of {sizes}")
-    starts = [sum(sizes[:n]) for n in range(count)]
+    starts = list(accumulate(sizes, initial=0))
     run = [Piece(first=starts[n], layers=sizes[n], embedding=n == 0, head=n == count - 1) for n in range(count)]
     if folded and pipeline > 1:
         return tuple((run[r], run[count - 1 - r]) for r in range(pipeline))
