@@ -36,6 +36,24 @@ def test_a_list_that_is_closed_to_a_job_is_refused_too(managed: bool) -> None:
     assert why.field is not None
 
 
+@pytest.mark.parametrize("devices", [8_193, 16_384, 524_289, 1_048_576])
+def test_more_devices_than_a_request_can_ask_for_are_not_tried(devices: int) -> None:
+    """Every rank has all of a model that no device has room for."""
+    model = TransformerModel(layers=95, hidden=65_536, heads=32, ffn=262_144, vocab=32_000)
+    wish = ask(model, devices, devices, tensor=1, pipeline=1, context=1, sharding="none")
+    why = plan(wish.replace(shapes=(A100.replace(per_node=1, nodes=1_048_576),))).infeasible
+    assert why is not None
+    assert (why.reason, why.field) == ("Infeasible", "deviceMemory")
+
+
+def test_nor_where_no_split_keeps_the_laws() -> None:
+    model = TransformerModel(layers=5, hidden=4096, heads=32, ffn=14336, vocab=32_000)
+    wish = ask(model, 1_048_576, 3)
+    why = plan(wish.replace(shapes=(A100.replace(per_node=1, nodes=1_048_576),))).infeasible
+    assert why is not None
+    assert why.reason == "ContradictoryPlan"
+
+
 def test_causal_attention_over_a_long_sequence_has_an_mfu_above_the_whole() -> None:
     """The half of the scores that the kernel leaves out counts, and hardly anything else does."""
     model = TransformerModel(layers=8, hidden=1024, heads=16, ffn=4096, vocab=1024, frozen_layers=8)

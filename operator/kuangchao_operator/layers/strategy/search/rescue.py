@@ -1,6 +1,7 @@
 """Why nothing fits, by the layout that is closest to it, and what would fit. Pure."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from kuangchao_contracts.parallel import Objective
@@ -34,6 +35,8 @@ PINS: Final = (
 DIVIDES: Final = frozenset({"tensor", "pipeline", "sharding"})
 """Axes of which more devices hold less each."""
 DOUBLINGS: Final = 7
+MOST_DEVICES: Final = 1_048_576
+"""More than these no request can ask for, nor a pool have nodes."""
 BETWEEN: Final = 24
 """Numbers of devices that are tried below the first doubling that fits."""
 NEIGHBOURS: Final = 16
@@ -123,12 +126,13 @@ def _devices(tried: Trial) -> _Way | None:
 
 
 def _counts(request: PlanRequest) -> Iterator[int]:
-    yield from (request.devices << doubling for doubling in range(1, DOUBLINGS + 1))
+    counts = (request.devices << doubling for doubling in range(1, DOUBLINGS + 1))
+    yield from takewhile(lambda count: count <= MOST_DEVICES, counts)
 
 
 def _feasible(tried: Trial, devices: int) -> bool:
     """Whether something fits on so many devices of the same kind, were they there."""
-    nodes = -(-devices // tried.shape.per_node) * 2
+    nodes = min(MOST_DEVICES, -(-devices // tried.shape.per_node) * 2)
     pool = (tried.shape.replace(nodes=nodes),)
     parallelism = tried.request.parallelism.replace(objective=Objective.TIME)
     wish = tried.request.replace(devices=devices, shapes=pool, parallelism=parallelism)
@@ -194,8 +198,8 @@ def _loosened(tried: Trial) -> _Way | None:
 def _other_size(tried: Trial) -> _Way | None:
     """The number of devices next to the one asked for with which there is a split."""
     count, per_pod = tried.request.devices, tried.request.per_pod
-    steps = (sign * number * per_pod for number in range(1, NEIGHBOURS + 1) for sign in (-1, 1))
-    found = next((count + step for step in steps if count + step > 0 and _feasible(tried, count + step)), None)
+    nearby = (count + sign * number * per_pod for number in range(1, NEIGHBOURS + 1) for sign in (-1, 1))
+    found = next((near for near in nearby if 0 < near <= MOST_DEVICES and _feasible(tried, near)), None)
     return None if found is None else _Way("devices.count", str(count), str(found), f"devices.count: {found}")
 
 
