@@ -3,7 +3,7 @@
 They hold for plans of ours. Published runs of other frameworks may break them and are costed all the same.
 """
 
-from kuangchao_contracts.plan import Recompute, Sharding
+from kuangchao_contracts.plan import Sharding
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
@@ -42,17 +42,6 @@ def sharded_groups(sizes: Sizes) -> Contradiction | None:
     return Contradiction("shardRanks", sizes.shard_ranks, "0", message)
 
 
-def recomputed_attention(sizes: Sizes) -> Contradiction | None:
-    """A fused kernel keeps no attention scores: recomputing it costs time and saves nothing."""
-    if sizes.recompute is not Recompute.SELECTIVE or not (sizes.core_attention_only and sizes.fused_attention):
-        return None
-    message = (
-        "recompute=selective of the core attention saves nothing with a fused kernel, which keeps no scores; nearest"
-        " legal recompute: none"
-    )
-    return Contradiction("recompute", "selective", "none", message)
-
-
 def island(sizes: Sizes, width: int, per_pod: int) -> Contradiction | None:
     """Tensor ranks share an island of fast links, whole groups in each, and no group begins inside of a pod.
 
@@ -76,5 +65,5 @@ def whole_groups(tensor: int, width: int, per_pod: int) -> bool:
     return tensor == 1 or (width % tensor == 0 and (per_pod % tensor == 0 or tensor % per_pod == 0))
 
 
-LAWS = (filled_pipeline, experts_with_tensor, sharded_groups, recomputed_attention)
+LAWS = (filled_pipeline, experts_with_tensor, sharded_groups)
 """In the order in which a person would want to hear of them."""

@@ -57,7 +57,6 @@ def pinned_sizes(request: PlanRequest, opened: frozenset[str]) -> Sizes:
         micro_batches=batch // (data * micro) if whole and batch and data and micro else None,
         schedule=wish.schedule,
         sharding=_size(request, opened, "sharding", wish.sharding),
-        recompute=wish.recompute,
     )
 
 

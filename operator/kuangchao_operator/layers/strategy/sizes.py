@@ -7,8 +7,8 @@ what a search tries and for a plan as it is written.
 from typing import NamedTuple
 
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import Recompute, Sharding, TransformerModel
-from kuangchao_operator.layers.strategy.footprint.setting import CORE, Setting
+from kuangchao_contracts.plan import Sharding, TransformerModel
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
 
 
 class Contradiction(NamedTuple):
@@ -41,10 +41,6 @@ class Sizes(NamedTuple):
     schedule: Schedule | None = None
     sharding: Sharding | None = None
     shard_ranks: int = 0
-    recompute: Recompute | None = None
-    core_attention_only: bool = False
-    """Whether selective recomputation drops the core attention and nothing else."""
-    fused_attention: bool = True
     lone_ends: bool = False
     """Whether an embedding or an output layer may be a stage without layers: in other frameworks, not in plans."""
 
@@ -88,8 +84,5 @@ def sizes_of(setting: Setting, devices: int | None = None) -> Sizes:
         schedule=setting.schedule,
         sharding=setting.sharding,
         shard_ranks=layout.shard_ranks,
-        recompute=setting.recompute,
-        core_attention_only=setting.modules == CORE,
-        fused_attention=setting.fused_attention,
         lone_ends=True,
     )

@@ -25,7 +25,7 @@ from kuangchao_operator.layers.strategy.search.variants import lightest, mildest
 SLACK_PERCENT: Final = 15
 """Taken off a first bound of a pipeline: it is that of the simplest order, and one with finer pieces may balance them
 better."""
-LEAN: Final = (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_V, Schedule.GPIPE)
+LEAN: Final = (Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_V)
 """Schedules worth a look for memory: the others hold at least what 1F1B holds."""
 
 
