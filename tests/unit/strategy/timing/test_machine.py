@@ -78,6 +78,14 @@ def test_the_driver_s_name_of_a_device_tells_its_kind(model: str, gib: int, kind
     assert machine_of(shape, load()) == Machine(kind, 8, 2, None)
 
 
+@pytest.mark.parametrize(
+    "model", ["NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GH200 480GB", "NVIDIA H100X", "NVIDIA GRID A100X-10C"]
+)
+def test_a_slice_and_a_device_with_another_s_name_within_its_own_have_no_machine(model: str) -> None:
+    shape = DeviceShape(kind="gpu", model=model, memory_bytes=80 * GIB, per_node=8, nodes=2)
+    assert machine_of(shape, load()) is None
+
+
 def test_a_device_that_is_not_known_has_no_machine_and_a_cpu_has_one() -> None:
     unknown = DeviceShape(kind="gpu", model="Voodoo 2", memory_bytes=GIB, per_node=1, nodes=1)
     assert machine_of(unknown, load()) is None

@@ -4,6 +4,7 @@ The figures are data (`hardware.json`): datasheets for devices, one value per fr
 launches work, each with its source; never one for a single model, run or plan. `shipped.py` reads the file.
 """
 
+import re
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -31,7 +32,7 @@ class Accelerator(Contract):
 
     source: Text
     words: tuple[ShortText, ...]
-    """A device is of this kind if its name has all of these; the entry with the longest words wins."""
+    """A device is of this kind if its name has all of these as whole words; the entry with the longest words wins."""
     memory_gib: Annotated[int, Field(ge=0)] = 0
     """Tells entries with equal words apart; 0: any."""
     peak_tera: dict[Precision, Annotated[int, Field(ge=1)]]
@@ -149,12 +150,17 @@ class Hardware(Contract):
         return self.software.get(backend) or self.software[DEFAULT]
 
     def accelerator_of(self, model: str, memory_bytes: int) -> str | None:
-        """The kind of a device by its driver's name and, among kinds with the same words, its memory."""
-        text = model.lower()
+        """The kind of a device by its driver's name and, among kinds with the same words, its memory.
+
+        None where no kind has that name, and for a MIG slice: it has a part of its device's figures, and no links.
+        """
+        said = frozenset(re.findall(r"[a-z0-9]+", model.lower()))
+        if "mig" in said:
+            return None
         best: tuple[int, int, str] | None = None
         for name in sorted(self.accelerators):
             kind = self.accelerators[name]
-            if all(word in text for word in kind.words):
+            if said.issuperset(kind.words):
                 off = abs(kind.memory_gib * 2**30 - memory_bytes) if kind.memory_gib and memory_bytes else 0
                 candidate = (-sum(map(len, kind.words)), off, name)
                 best = candidate if best is None or candidate < best else best
