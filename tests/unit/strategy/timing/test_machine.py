@@ -50,6 +50,22 @@ def test_an_island_may_span_nodes_where_the_fabric_says_so() -> None:
     assert usual.reach(16, 1).away == 4, "an unknown node ends at its last device"
 
 
+def test_a_rack_with_one_switch_is_one_island_whether_or_not_its_nodes_were_looked_at() -> None:
+    """A node sees its own four devices and no further."""
+    shape = DeviceShape(kind="gpu", model="NVIDIA GB200", memory_bytes=186 * GIB, per_node=4, nodes=18)
+    seen = Fabric(island=4, island_bytes_per_second=900 * GIGA)
+    reaches = [
+        Links(found, load()).reach(16, 1)
+        for fabric in (None, seen)
+        if (found := machine_of(shape.replace(fabric=fabric), load())) is not None
+    ]
+    assert [(reach.local, reach.away) for reach in reaches] == [(16, 1)] * 2
+    assert reaches[0] == reaches[1]
+    apart = machine_of(shape.replace(fabric=Fabric(island=2)), load())
+    assert apart is not None
+    assert Links(apart, load()).reach(4, 1).away == 2, "pairs within a node are joined by no switch"
+
+
 def test_latencies_are_those_of_the_fabric_where_it_states_them() -> None:
     slow = Links(machine(fabric=Fabric(island=8, nic_latency_ns=50_000)), HARDWARE)
     assert slow.reach(2, 8).far_latency == 5e-5

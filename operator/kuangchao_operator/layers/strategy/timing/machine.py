@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.plan import DeviceShape
-from kuangchao_operator.layers.strategy.timing.hardware import Hardware
+from kuangchao_operator.layers.strategy.timing.hardware import Accelerator, Hardware
 
 CPU: Final = "cpu"
 
@@ -42,12 +42,11 @@ class Links:
 
     def __init__(self, machine: Machine, hardware: Hardware) -> None:
         kind, curves = hardware.accelerators[machine.accelerator], hardware.curves
-        island = kind.island if kind.island_spans_nodes else min(kind.island, machine.per_node)
-        fabric = machine.fabric or Fabric(island=island)
+        fabric = machine.fabric or Fabric()
         nics, nic = fabric.nics or kind.nics, fabric.nic_bytes_per_second or kind.nic_bytes_per_second
         share = curves.nic_permille * (1000 if fabric.rail_optimised else curves.unrailed_permille)
         self._per_node = machine.per_node
-        self._island = max(1, fabric.island)
+        self._island = joined(machine, kind)
         self._near = (fabric.island_bytes_per_second or kind.island_bytes_per_second) * curves.island_permille / 1000
         self._host = (fabric.host_bytes_per_second or kind.host_bytes_per_second) * curves.host_permille / 1000
         self._network = nics * nic / machine.per_node * share / 1e6
@@ -74,6 +73,19 @@ class Links:
             near_latency=self._near_latency,
             far_latency=self._near_latency if inside else self._network_latency,
         )
+
+
+def joined(machine: Machine, kind: Accelerator) -> int:
+    """Ranks in a row that fast links join: as its fabric says, or else as is usual for its kind of device.
+
+    A fabric is found from inside a node and ends there: where the kind's switch spans nodes and a node is one island,
+    the island is the rack's. Nodes are taken to fill racks in turn.
+    """
+    usual = kind.island if kind.island_spans_nodes else min(kind.island, machine.per_node)
+    if machine.fabric is None:
+        return usual
+    whole = machine.fabric.island >= max(2, machine.per_node)
+    return max(machine.fabric.island, usual) if kind.island_spans_nodes and whole else machine.fabric.island
 
 
 def machine_of(shape: DeviceShape, hardware: Hardware) -> Machine | None:
