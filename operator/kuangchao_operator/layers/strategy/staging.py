@@ -7,8 +7,7 @@ layers silently; so each is refused with the nearest legal value.
 from typing import Final
 
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_operator.layers.strategy.footprint.schedules import group_size
-from kuangchao_operator.layers.strategy.numbers import divisors, either, nearest_multiples
+from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
 ONE_CHUNK: Final = frozenset({Schedule.ONE_F_ONE_B, Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2})
@@ -88,22 +87,21 @@ def chunks(sizes: Sizes) -> Contradiction | None:
 
 
 def interleaving(sizes: Sizes) -> Contradiction | None:
-    """Interleaved stages hand on whole groups of micro-batches, none smaller than the pipeline."""
+    """Interleaved stages hand on groups of micro-batches, none smaller than the pipeline: there is such a division of
+    any number that is no smaller itself (`group_size`)."""
     pipeline, virtual, batches = sizes.pipeline, sizes.virtual, sizes.micro_batches
     if pipeline is None or virtual is None or batches is None or pipeline == 1 or virtual == 1:
         return None
     if sizes.schedule in (Schedule.GPIPE, Schedule.ZERO_BUBBLE_V):
         return None
-    group = group_size(pipeline, batches)
-    if batches >= pipeline and (batches % group == 0 or batches % group >= pipeline):
+    if batches >= pipeline:
         return None
-    nearest = either(nearest_multiples(batches, pipeline))
     return Contradiction(
         "microBatches",
         batches,
-        nearest,
+        str(pipeline),
         f"{batches} micro-batches are fewer than the {pipeline} stages that interleave; nearest legal number:"
-        f" {nearest}",
+        f" {pipeline}",
     )
 
 

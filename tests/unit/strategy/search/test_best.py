@@ -75,6 +75,7 @@ CASES = {
     "no power of two": ask(UNEVEN, 6, batch=12),
     "pinned": ask(LLAMA_8B, 8, pipeline=4, microBatch=2),
     "pinned schedule": ask(LLAMA_8B, 8, schedule="interleaved"),
+    "groups larger than the pipeline": ask(LLAMA_1B, 4, batch=6, schedule="interleaved"),
     "unknown GPU": ask(LLAMA_8B, 8, gpu=UNKNOWN),
     "memory": ask(LLAMA_1B, 8, objective="memory"),
     "memory, unknown GPU": ask(LLAMA_1B, 8, gpu=UNKNOWN, objective="memory"),

@@ -189,6 +189,14 @@ def test_where_no_split_keeps_the_laws_a_size_that_has_one_is_named() -> None:
     assert plan(ask(LLAMA_1B.replace(layers=5), devices=int(why.nearest), perPod=1, training=training)).plan is not None
 
 
+def test_what_the_laws_let_interleave_is_searched() -> None:
+    """Six micro-batches over four stages are one group of six."""
+    pins = {"pipeline": 4, "virtualStages": 2, "schedule": "interleaved", "microBatch": 1}
+    training = {"globalBatch": 6, "sequenceLength": 4096, "precision": "bf16"}
+    best = made(ask(LLAMA_1B, 4, training=training, parallelism=pins))
+    assert (best.virtual_stages, best.accumulation_steps, best.data) == (2, 6, 1)
+
+
 @pytest.mark.parametrize(
     "wish",
     [

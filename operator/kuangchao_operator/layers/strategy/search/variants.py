@@ -107,8 +107,6 @@ def _chunks(space: Space, sketch: Sketch, schedule: Schedule) -> tuple[int, ...]
         return tuple(v for v in space.options("virtualStages", (2,)) if v == 2 and layers >= 2 * pipeline)
     if schedule is not Schedule.INTERLEAVED:
         return tuple(v for v in space.options("virtualStages", (1,)) if v == 1)
-    if sketch.micro_batches % pipeline:
-        return ()
     most = layers // pipeline
     found = tuple(v for v in divisors(most)[::-1] if 1 < v <= MOST_CHUNKS)
     return tuple(v for v in space.options("virtualStages", found) if 1 < v <= most)
