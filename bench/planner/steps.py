@@ -12,6 +12,9 @@ from bench.planner.timing import Timed
 RANKING = "VIA-Research/vTrain"
 """The source whose plans are alternatives for the same job: choices are judged on it."""
 MULTI_NODE = f"{RANKING}:data/ground_truth_multi.csv"
+FITTED_MODEL = "GPT-3.6B"
+"""The model in MULTI_NODE whose plans figures were fitted to; plans of the others are held out."""
+FITTED, HELD_OUT = "fitted", "held out"
 
 Steps = list[tuple[Row, Timed]]
 
@@ -44,10 +47,12 @@ def targets(steps: Steps) -> list[Figure]:
     ranks = [group.spearman for group in ranked if group.spearman is not None]
     gains = [group.gain for group in ranked if group.gain is not None]
     found = []
-    errors = _by_source(steps).get(MULTI_NODE)
-    if errors:
-        mean = statistics.fmean(abs(error) for error in errors)
-        found.append(Figure("step time", "mean absolute error, multi-node", mean, target=0.20, note="stretch 0.147"))
+    errors = _by_source(steps)
+    for part in (FITTED, HELD_OUT):
+        sizes = [abs(error) for error in errors.get(_named(MULTI_NODE, part), ())]
+        if sizes:
+            name, mean = f"mean absolute error, multi-node, {part}", statistics.fmean(sizes)
+            found.append(Figure("step time", name, mean, target=0.20, note="stretch 0.147"))
     if ranked:
         worst = max(group.ratio for group in ranked)
         found.append(Figure("choice", "pick / best, worst group", worst, target=1.10, note="stretch 1.03"))
@@ -65,8 +70,18 @@ def _by_source(steps: Steps) -> dict[str, list[float]]:
     for row, step in steps:
         error = step.error
         if error is not None:
-            found[row.text("source").partition("/test_cases/")[0]].append(error)
+            found[_source(row)].append(error)
     return found
+
+
+def _source(row: Row) -> str:
+    """Rows that are reported together: what was fitted and what was held out are not."""
+    name = row.text("source").partition("/test_cases/")[0]
+    return _named(name, FITTED if row.text("model") == FITTED_MODEL else HELD_OUT) if name == MULTI_NODE else name
+
+
+def _named(source: str, part: str) -> str:
+    return f"{source}, {part}"
 
 
 def _errors(errors: list[float]) -> dict[str, Any]:

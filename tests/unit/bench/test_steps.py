@@ -126,7 +126,7 @@ def test_targets_are_only_for_what_a_file_has() -> None:
     assert targets([(row(source="somewhere"), step(1.0, 2.0))]) == []
     found = targets([(row(tp=str(1 << n)), step(1.0 + n, 1.1 + n)) for n in range(5)])
     assert {figure.name: figure.met for figure in found} == {
-        "mean absolute error, multi-node": True,
+        "mean absolute error, multi-node, fitted": True,
         "pick / best, worst group": True,
         "Spearman, worst group": True,
         "default / pick, mean": True,
@@ -136,8 +136,18 @@ def test_targets_are_only_for_what_a_file_has() -> None:
     assert [figure.met for figure in targets(wrong)] == [False] * 5
 
 
+def test_what_figures_were_fitted_to_does_not_count_for_what_was_held_out() -> None:
+    steps = [(row(step_s="1"), step(1.0, 1.0)), (row(model="GPT-18.4B", step_s="1"), step(1.5, 1.0))]
+    assert {figure.name: (figure.value, figure.met) for figure in targets(steps) if figure.group == "step time"} == {
+        "mean absolute error, multi-node, fitted": (0.0, True),
+        "mean absolute error, multi-node, held out": (0.5, False),
+    }
+    rows = {name: found["rows"] for name, found in step_summary(steps)["stepTime"]["sources"].items()}
+    assert rows == {f"{MULTI_NODE}, fitted": 1, f"{MULTI_NODE}, held out": 1}
+
+
 def test_the_shipped_rows_meet_the_targets() -> None:
     answers = [answer(one, load(), HARDWARE) for one in read(SHIPPED)]
     steps = [(one.row, one.step) for one in answers if one.step is not None]
     assert all(figure.met for figure in targets(steps))
-    assert len(targets(steps)) == 5
+    assert len(targets(steps)) == 6

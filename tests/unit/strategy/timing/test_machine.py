@@ -110,8 +110,17 @@ def test_a_device_that_is_not_known_has_no_machine_and_a_cpu_has_one() -> None:
     assert machine_of(cpu, HARDWARE) is None
 
 
+def test_a_framework_without_figures_for_its_year_has_those_of_every_year() -> None:
+    hardware = load()
+    assert hardware.software_of("torchtitan-2024") == hardware.software["torchtitan"]
+    assert hardware.software_of("megatron-2022") == hardware.software["megatron-2022"] != hardware.software["megatron"]
+    assert hardware.software_of("megatron-rl") == hardware.software_of("no such") == hardware.software["default"]
+
+
 def test_shipped_figures_are_whole() -> None:
     hardware = load()
+    figures = [one.wire() | {"source": ""} for one in hardware.software.values()]
+    assert all(one not in figures[:number] for number, one in enumerate(figures)), "one entry for equal figures"
     assert all(kind.source for kind in hardware.accelerators.values())
     assert all(one.source for one in hardware.software.values())
     assert {

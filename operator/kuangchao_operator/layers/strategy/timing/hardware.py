@@ -1,7 +1,9 @@
 """What no arithmetic gives: what devices, links and frameworks do in a second. Pure.
 
 The figures are data (`hardware.json`): datasheets for devices, one value per framework for how it overlaps and
-launches work, each with its source; never one for a single model, run or plan. `shipped.py` reads the file.
+launches work. Each names its source and what it was fitted to; some of these are narrow: `megatron-2022` was fitted to
+plans of one model, and `h100-96` is the device of one benchmark (docs/bench.md). No figure is looked up by the model,
+the run or the plan that it is for. `shipped.py` reads the file.
 """
 
 import re
@@ -146,8 +148,9 @@ class Hardware(Contract):
         return self.version
 
     def software_of(self, backend: str) -> Software:
-        """A framework's figures, or the usual ones."""
-        return self.software.get(backend) or self.software[DEFAULT]
+        """A framework's figures; without any for its year (`torchtitan-2024`) those of any, or the usual ones."""
+        found = self.software.get(backend) or self.software.get(re.sub(r"-\d{4}$", "", backend))
+        return found or self.software[DEFAULT]
 
     def accelerator_of(self, model: str, memory_bytes: int) -> str | None:
         """The kind of a device by its driver's name and, among kinds with the same words, its memory.
