@@ -8,6 +8,7 @@ from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import (
     DeviceShape,
     Experts,
+    MeasuredModel,
     Parallelism,
     PlanRequest,
     Precision,
@@ -24,15 +25,24 @@ GIB = 2**30
 LLAMA_1B = TransformerModel(layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=128256)
 LLAMA_8B = TransformerModel(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
 UNEVEN = LLAMA_8B.replace(layers=30)
+SIZES = MeasuredModel(parameters=2_500_000_000, activation_bytes_per_sample=10_000_000_000)
+"""With its optimizer sharded two samples fit at once, without one; sharding less comes first where no time is known."""
 MOE = LLAMA_1B.replace(experts=Experts(count=8, per_token=2, ffn=4096))
 H100, UNKNOWN = "NVIDIA H100 80GB HBM3", "an accelerator that nobody knows"
 
 
 def ask(
-    model: TransformerModel, devices: int, *, gpu: str = H100, gib: int = 80, batch: int = 16, **pins: Any
+    model: TransformerModel | MeasuredModel,
+    devices: int,
+    *,
+    gpu: str = H100,
+    gib: int = 80,
+    batch: int = 16,
+    precision: str = "bf16",
+    **pins: Any,
 ) -> Trial:
     shape = DeviceShape(kind="gpu", model=gpu, memory_bytes=gib * GIB, per_node=8, nodes=max(1, devices // 8))
-    training = TrainingSpec(global_batch=batch, sequence_length=4096, precision=Precision.BF16)
+    training = TrainingSpec(global_batch=batch, sequence_length=4096, precision=Precision(precision))
     request = PlanRequest(
         devices=devices,
         per_pod=min(devices, 8),
@@ -77,6 +87,7 @@ CASES = {
     "pinned schedule": ask(LLAMA_8B, 8, schedule="interleaved"),
     "groups larger than the pipeline": ask(LLAMA_1B, 4, batch=6, schedule="interleaved"),
     "unknown GPU": ask(LLAMA_8B, 8, gpu=UNKNOWN),
+    "known by its sizes": ask(SIZES, 8, precision="fp32"),
     "memory": ask(LLAMA_1B, 8, objective="memory"),
     "memory, unknown GPU": ask(LLAMA_1B, 8, gpu=UNKNOWN, objective="memory"),
 }

@@ -20,7 +20,7 @@ from kuangchao_operator.layers.strategy.search.layouts import Sketch, layouts, s
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.rank import Clock, Scored, by_rule, key
 from kuangchao_operator.layers.strategy.search.space import Space
-from kuangchao_operator.layers.strategy.search.variants import lightest, mildest, pipelines, savings
+from kuangchao_operator.layers.strategy.search.variants import fastest, lightest, mildest, pipelines, savings
 
 SLACK_PERCENT: Final = 15
 """Taken off a first bound of a pipeline: it is that of the simplest order, and one with finer pieces may balance them
@@ -83,7 +83,7 @@ class Search:
         orders = tuple(order for order in self._orders(sketch) if wanted(order))
         if self.objective is Objective.MEMORY:
             return self._leanest(orders)
-        found = Climb(self.space, self.memory, self._rank, orders).advance()
+        found = self._climb(orders).advance()
         return None if found is None else self.score(found)
 
     def score(self, setting: Setting) -> Scored:
@@ -112,14 +112,14 @@ class Search:
         if self.objective is Objective.MEMORY:
             needs = (self.memory.need(one) for order in self._simplest(sketch) for one in lightest(self.space, order))
             return (min(needs) * (100 - SLACK_PERCENT) // 100,)
-        return min(self._unfilled(mildest(self.space, order)) for order in self._simplest(sketch))
+        return min(self._unfilled(order) for order in self._simplest(sketch))
 
-    def _unfilled(self, setting: Setting) -> Bound:
-        """A setting's time as if its pipeline had no bubble, and somewhat better."""
-        step = self._clock(setting)
+    def _unfilled(self, order: Setting) -> Bound:
+        """An order's best rank as if its pipeline had no bubble, and somewhat better."""
+        step = self._clock(fastest(self.space, order))
         if step is None:
-            return by_rule(setting)
-        if setting.layout.pipeline == 1:
+            return by_rule(mildest(self.space, order))
+        if order.layout.pipeline == 1:
             return (step.step_us,)
         return (step.step_us * (1_000_000 - step.bubble_ppm) // 1_000_000 * (100 - SLACK_PERCENT) // 100,)
 
@@ -153,7 +153,7 @@ class Search:
             self._worked[sketch] = self.variant(sketch) if self._fits(sketch) else None
             return None
         if sketch not in self._climbs:
-            self._climbs[sketch] = Climb(self.space, self.memory, self._rank, self._orders(sketch))
+            self._climbs[sketch] = self._climb(self._orders(sketch))
         climb = self._climbs[sketch]
         found = climb.advance(rival)
         if found is None and climb.bound is not None:
@@ -161,6 +161,14 @@ class Search:
         self._worked[sketch] = None if found is None else self.score(found)
         del self._climbs[sketch]
         return None
+
+    def _climb(self, orders: tuple[Setting, ...]) -> Climb:
+        return Climb(self.space, self.memory, self._rank, tuple((self._best_case(one), one) for one in orders))
+
+    def _best_case(self, order: Setting) -> Bound:
+        """The rank that no variant of an order beats, were memory no matter."""
+        step = self._clock(fastest(self.space, order))
+        return by_rule(mildest(self.space, order)) if step is None else (step.step_us,)
 
     def _leanest(self, orders: tuple[Setting, ...]) -> Scored | None:
         """Of all variants that fit the one that needs least."""

@@ -13,7 +13,7 @@ from kuangchao_contracts.plan import Sharding
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.space import Space
-from kuangchao_operator.layers.strategy.search.variants import SHARDING, depths, floors, mildest, saved, shardings
+from kuangchao_operator.layers.strategy.search.variants import SHARDING, depths, floors, saved, shardings
 
 Bound = tuple[int, ...]
 _HEAVIER = (
@@ -38,14 +38,16 @@ class Climb:
     """Variants of one sketch, in order of time. Nothing is asked of memory before it must be."""
 
     def __init__(
-        self, space: Space, memory: Memory, rank: Callable[[Setting], Bound], orders: tuple[Setting, ...]
+        self, space: Space, memory: Memory, rank: Callable[[Setting], Bound], orders: tuple[tuple[Bound, Setting], ...]
     ) -> None:
-        self._space, self._memory, self._rank, self._orders = space, memory, rank, orders
+        """`rank` says how a variant compares; each order comes with the rank that no variant of it can beat."""
+        self._space, self._memory, self._rank = space, memory, rank
+        self._orders = tuple(order for _, order in orders)
         self._depths = depths(space)
         self._floors: dict[tuple[int, ...] | None, dict[Sharding, int]] = {}
         self._kinds: dict[int, tuple[tuple[Sharding, int], ...]] = {}
         self._seen: set[_Step] = set()
-        self._heap = [(rank(mildest(space, order)), n, _Step(n, -1, 0)) for n, order in enumerate(orders)]
+        self._heap = [(bound, n, _Step(n, -1, 0)) for n, (bound, _) in enumerate(orders)]
         heapify(self._heap)
 
     @property
