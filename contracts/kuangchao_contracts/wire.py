@@ -61,6 +61,7 @@ class TokenBundle(Contract):
 
 _STATUS: Final[dict[type[e.KuangchaoError], int]] = {
     e.DeniedError: 403,
+    e.TooMuchSentError: 429,
     e.CapabilityError: 401,
     e.InvalidInputError: 400,
     e.ConflictError: 409,

@@ -6,8 +6,9 @@ Order matters at the start: facts before the fence, the fence before the gate, t
 import asyncio
 import logging
 import random
+import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -45,8 +46,28 @@ async def run(settings: Settings) -> None:
         stack.push_async_callback(api.close)
         parts = assemble(settings, api)
         stack.push_async_callback(parts.issuer.close)
-        await _start(settings, parts, stack)
-        await _serve(settings, parts, stack)
+        if await _unless_told_to_end(_start(settings, parts, stack)):
+            await _serve(settings, parts, stack)
+
+
+async def _unless_told_to_end(start: Coroutine[None, None, None]) -> bool:
+    """Start, which may wait for long; False if a signal ended the wait. Afterwards kopf takes the signals."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(start)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    if task.cancelled():
+        logger.info("told to end before the start was over")
+        return False
+    task.result()
+    return True
 
 
 async def _start(settings: Settings, parts: Parts, stack: AsyncExitStack) -> None:

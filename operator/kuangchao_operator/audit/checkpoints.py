@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kuangchao_contracts import notes
-from kuangchao_contracts.errors import KuangchaoError
+from kuangchao_contracts.errors import KuangchaoError, StorageError
 from kuangchao_contracts.merkle import Frontier, leaf_hash
 from kuangchao_contracts.notes import AuditKeys, BadNoteError, Checkpoint, CheckpointRefusedError, CheckpointRequest
 from kuangchao_operator.audit import schema, tree
@@ -153,7 +153,11 @@ class Checkpointer:
             said = notes.check(noted, await self._issuer.audit_keys())
         except BadNoteError as error:
             return str(error)
-        found = await asyncio.to_thread(_root_of, self._directory, said)
+        try:
+            found = await asyncio.to_thread(_root_of, self._directory, said)
+        except StorageError as error:
+            # a record that cannot be read is no reason to sign the rest in vain
+            return str(error)
         if found == said.root:
             return ""
         return f"{said.size} records of {said.day} " + ("have another root" if found else "are not all here any more")

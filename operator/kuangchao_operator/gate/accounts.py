@@ -5,6 +5,7 @@ not do: it keeps good answers for 10 s, and a deleted pod's token outlives its p
 that had a bundle are remembered by their SHA-256 for a while.
 """
 
+import asyncio
 import base64
 import json
 import logging
@@ -32,6 +33,7 @@ KNOWN_SECONDS: Final = 600.0
 KNOWN_ENTRIES: Final = 16_384
 APART_SECONDS: Final = 0.5
 """Between two exchanges of one account token: each costs API server and issuer, and no agent of ours is so hasty."""
+REVIEWS_AT_ONCE: Final = 16
 STRANGERS_BURST: Final = 100.0
 STRANGERS_PER_SECOND: Final = 1.0
 """Reviews for one namespace of tokens that belong to no pod of a job: whoever may make accounts and tokens there makes
@@ -145,6 +147,7 @@ class AccountExchange:
         self._sink, self._clock, self._process, self._limits = sink, clock, process, limits
         self._monotonic, self._entitled_before = monotonic, ExpiringCache[bool](KNOWN_ENTRIES)
         self._asked_just_now = ExpiringCache[bool](KNOWN_ENTRIES)
+        self._reviewing = asyncio.Semaphore(REVIEWS_AT_ONCE)
         self._by_pod = Buckets(monotonic, POD_BURST, POD_PER_SECOND, KNOWN_ENTRIES)
         self._by_namespace = Buckets(monotonic, STRANGERS_BURST, STRANGERS_PER_SECOND, KNOWN_ENTRIES)
 
@@ -172,6 +175,11 @@ class AccountExchange:
         return bundle
 
     async def _review(self, token: str, address: str | None) -> AccountReview:
+        # only so many at once: each is charged when it is answered, and those under way must not outrun the bounds
+        async with self._reviewing:
+            return await self._review_one(token, address)
+
+    async def _review_one(self, token: str, address: str | None) -> AccountReview:
         key, now = digest(token), self._monotonic()
         if self._asked_just_now.get(key, now):
             raise e.ExchangeDeniedError("the account token was here a moment ago")

@@ -69,6 +69,7 @@ def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool)
         owned=owned,
         waiting_reason=waiting[0],
         waiting_message=waiting[1],
+        sandbox_at=_since(conditions.get("PodReadyToStartContainers", {})),
         exit_code=ended.get("exitCode"),
         exit_reason=exit_reason,
         termination_message=str(ended.get("message") or status.get("message") or "")[:MAX_TEXT],
@@ -80,6 +81,10 @@ def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool)
 def _container(status: dict[str, Any], name: str) -> dict[str, Any]:
     found = (c for c in status.get("containerStatuses") or () if c.get("name") == name)
     return next(found, {})
+
+
+def _since(condition: dict[str, Any]) -> datetime | None:
+    return _time(condition.get("lastTransitionTime")) if condition.get("status") == "True" else None
 
 
 def _waiting(status: dict[str, Any], main: dict[str, Any], conditions: dict[str, Any]) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """A pool with everything that admission depends on, from the cache. Counts by the rules of the resource layer."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.descriptor import NodeDescriptor
@@ -29,24 +30,53 @@ def _pool_facts(name: str, cache: Cache) -> PoolFacts | None:
     if record is None:
         return None
     spec, jobs = record.pool.spec, cache.jobs_in(name)
-    nodes = pool_nodes(spec, cache)
+    nodes, claims = pool_nodes(spec, cache), cache.derived("claims", lambda: _claims(cache))
     return PoolFacts(
         name=name,
         spec=spec,
         nodes=tuple(NodeSlots(**node.model_dump(exclude={"model"})) for node in nodes),
-        claims=tuple(filter(None, (_claim(entry, cache) for entry in jobs))),
-        foreign=tuple(foreign_claims(spec, {node.node for node in nodes}, _of_others(name, cache))),
+        claims=claims.of_pool.get(name, ()),
+        foreign=tuple(foreign_claims(spec, {node.node for node in nodes}, _of_others(name, nodes, claims, cache))),
         waiting=tuple(filter(None, (waiting(entry.job) for entry in jobs))),
         shapes=shapes(spec, pool_descriptors(spec, cache)),
         deleting=record.pool.metadata.deletion_timestamp is not None,
     )
 
 
-def _of_others(name: str, cache: Cache) -> Iterator[tuple[ResourcePoolSpec, Claim]]:
-    for other in cache.pools:
-        if other.pool.metadata.name != name:
-            claims = (_claim(entry, cache) for entry in cache.jobs_in(other.pool.metadata.name))
-            yield from ((other.pool.spec, found) for found in claims if found is not None)
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """What all jobs hold, by their pool and, as (pool, claim), by node."""
+
+    of_pool: dict[str, tuple[Claim, ...]]
+    on_node: dict[str, tuple[tuple[str, Claim], ...]]
+
+
+def _claims(cache: Cache) -> _Claims:
+    of_pool: dict[str, list[Claim]] = {}
+    on_node: dict[str, list[tuple[str, Claim]]] = {}
+    for record in cache.pools:
+        name = record.pool.metadata.name
+        for found in filter(None, (_claim(entry, cache) for entry in cache.jobs_in(name))):
+            of_pool.setdefault(name, []).append(found)
+            for share in found.shares:
+                on_node.setdefault(share.node, []).append((name, found))
+    return _Claims({k: tuple(v) for k, v in of_pool.items()}, {k: tuple(v) for k, v in on_node.items()})
+
+
+def _of_others(
+    name: str, nodes: tuple[PoolNode, ...], claims: _Claims, cache: Cache
+) -> Iterator[tuple[ResourcePoolSpec, Claim]]:
+    """Claims of other pools on these nodes, each once."""
+    found = {
+        (held.namespace, held.job): (pool, held)
+        for node in nodes
+        for pool, held in claims.on_node.get(node.node, ())
+        if pool != name
+    }
+    for pool, held in found.values():
+        other = cache.pools.get(pool)
+        if other is not None:
+            yield other.pool.spec, held
 
 
 def pool_nodes(spec: ResourcePoolSpec, cache: Cache) -> tuple[PoolNode, ...]:

@@ -150,7 +150,7 @@ async def test_large_bodies_are_few_for_each_subject(world: World) -> None:
     own = await token(world)
     sibling = (await world.tokens.worker_bundles(JOB, 1, [PodRef("w-9", (9,))]))[0].token("agent", "kc:execution")
     assert [await large(world, port, own) for _ in range(2)] == ["Unavailable"] * 2, "read, and nothing came"
-    assert [await large(world, port, await token(world)) for _ in range(2)] == ["invalid_token"] * 2
+    assert [await large(world, port, await token(world)) for _ in range(2)] == ["TooMuchSent"] * 2
     assert [record.reason for record in world.records()][-2:] == ["TooMuchSent"] * 2
     assert await large(world, port, sibling) == "Unavailable"
     now[0] += MAX_BODY_BYTES / LARGE_PER_SECOND

@@ -1,5 +1,8 @@
 """The order in which the operator starts: no agent is told that its job is closed because the operator is new."""
 
+import asyncio
+import os
+import signal
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -134,6 +137,20 @@ async def test_neither_an_api_server_that_is_late_nor_a_full_audit_volume_keeps_
     await start.run(tmp_path)
     assert start.heard == {"running": 3}
     assert start.log.count("policy") == 2
+
+
+async def test_a_signal_ends_a_start_that_waits() -> None:
+    """The first process of a container is ended by no signal that it does not take."""
+    waiting = asyncio.Event()
+
+    async def start() -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    begun = asyncio.ensure_future(process._unless_told_to_end(start()))
+    await waiting.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not await asyncio.wait_for(begun, 10)
 
 
 async def test_without_a_record_nothing_begins_and_it_is_said_why(

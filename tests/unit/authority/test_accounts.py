@@ -1,5 +1,6 @@
 """Who may exchange an account token for a bundle: one pod that is entitled, and every way not to be."""
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -15,6 +16,7 @@ from kuangchao_operator.gate.accounts import (
     APART_SECONDS,
     KNOWN_SECONDS,
     POD_BURST,
+    REVIEWS_AT_ONCE,
     STRANGERS_BURST,
     AccountExchange,
     AccountReview,
@@ -90,7 +92,7 @@ class World:
     def __init__(self) -> None:
         self.review_answer: AccountReview | Exception = REVIEW
         self.pod: WorkerPod | None = POD
-        self.reviewed, self.token, self.now = 0, TOKEN, 0.0
+        self.reviewed, self.token, self.now, self.slow = 0, TOKEN, 0.0, False
         self.fence, self.sink = JobFence(), MemorySink()
         self.fence.set(JOB.uid, 3)
         self.minted: list[tuple[JobRef, int, list[PodRef]]] = []
@@ -110,6 +112,8 @@ class World:
     async def review(self, token: str) -> AccountReview:
         assert token == self.token or token.startswith("proven.")
         self.reviewed += 1
+        if self.slow:
+            await asyncio.sleep(0)
         if isinstance(self.review_answer, Exception):
             raise self.review_answer
         return self.review_answer
@@ -253,6 +257,17 @@ async def test_a_namespace_costs_few_reviews_and_its_jobs_lose_nothing(world: Wo
     world.review_answer = REVIEW
     assert await world.exchange.exchange(proven(0), "op-1", "10.0.0.1"), "the job's own pod has a share of its own"
     await flood(world, replace(stranger, user="system:serviceaccount:team-b:default"), int(STRANGERS_BURST))
+
+
+async def test_tokens_that_come_all_at_once_do_not_outrun_the_bound(world: World) -> None:
+    """Each is charged when the API server has answered: those under way are few."""
+    stranger = STRANGERS["bound to no pod"]
+    world.review_answer, world.slow = stranger, True
+    tokens = [proven(number, stranger) for number in range(300)]
+    calls = [world.exchange.exchange(token, "op-1", f"10.0.2.{n % 250}") for n, token in enumerate(tokens)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(answer, e.ExchangeDeniedError) for answer in answers)
+    assert STRANGERS_BURST <= world.reviewed <= STRANGERS_BURST + REVIEWS_AT_ONCE
 
 
 async def test_a_pod_gets_few_bundles_by_however_many_tokens(world: World) -> None:

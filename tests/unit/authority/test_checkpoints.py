@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -257,6 +257,16 @@ class TestTheNoteOutside:
         world.add(3)
         await world.checkpointer.tick()
         assert world.evidence == world.anchors[:1]
+
+    async def test_nor_is_it_kept_by_a_day_that_cannot_be_read(self, world: Proven) -> None:
+        """The new note must get out, and what it replaces stays."""
+        await world.signed(3)
+        world.restart()
+        stone = retention.tombstone_of(world.directory, date(2020, 1, 1))
+        stone.parent.mkdir()
+        stone.write_text("{")
+        await world.signed(2)
+        assert (world.evidence, len(world.anchors)) == (world.anchors[:1], 2)
 
     @pytest.mark.parametrize("days", [0, 1, 3])
     async def test_it_is_replaced_by_what_continues_it(self, world: Proven, days: int) -> None:

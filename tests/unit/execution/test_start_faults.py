@@ -1,5 +1,7 @@
 """Starts that do not come to an end: images, children that are refused, deadlines."""
 
+from typing import Any
+
 import pytest
 
 from kuangchao_contracts.faults import Recovery
@@ -35,6 +37,7 @@ def test_image_that_cannot_be_pulled_shows_at_once_and_fails_at_the_deadline() -
         ("ErrImageNeverPull", "not present with pull policy of Never", 0),
         ("ErrImagePull", "rpc error: code = NotFound desc = x:1: not found", limits.IMAGE_REFUSED),
         ("ImagePullBackOff", "pull access denied, repository does not exist", limits.IMAGE_REFUSED),
+        ("ErrImagePull", "requested access to the resource is denied", limits.IMAGE_REFUSED),
     ],
 )
 def test_image_that_no_patience_brings_ends_the_start_early(waiting: str, said: str, patience: float) -> None:
@@ -93,3 +96,35 @@ def test_ranks_that_never_leave_their_start_hit_the_deadline_of_the_new_attempt_
     world.pass_time(1)
     world.turn()
     assert world.assessed[1].report.reason is Reason.START_DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"waiting_message": 'Back-off pulling image "registry/not-found:1": i/o timeout'},
+        {"waiting_message": "mkdir /var/lib/x: permission denied"},
+        {"waiting_message": "not found", "sandbox_at": True},
+    ],
+)
+def test_image_that_may_still_come_has_the_whole_start_deadline(change: dict[str, Any]) -> None:
+    """A refusal counts from when the kubelet could begin to pull; what an image is called says nothing."""
+    world = World(make_job(start_deadline_seconds=600))
+    world.settle()
+    world.pass_time(limits.IMAGE_REFUSED + 1)
+    if "sandbox_at" in change:
+        change = {**change, "sandbox_at": world.now}
+    world.change_pod(0, waiting_reason="ImagePullBackOff", **change)
+    world.settle()
+    assert not world.assessed
+
+
+def test_refused_image_of_a_job_that_has_run_is_asked_for_until_the_deadline() -> None:
+    world = World(make_job(start_deadline_seconds=600)).run(step=5)
+    world.verdict = verdict(Recovery.NEW_PODS, Reason.POD_LOST, charged=False)
+    world.lose_pod(0)
+    world.settle()
+    seen = len(world.assessed)
+    world.change_pod(0, waiting_reason="ImagePullBackOff", waiting_message="unauthorized")
+    world.pass_time(limits.IMAGE_REFUSED + 1)
+    world.settle()
+    assert len(world.assessed) == seen

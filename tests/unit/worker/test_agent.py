@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from kuangchao_contracts.errors import CapabilityError, InvalidInputError, UnavailableError
+from kuangchao_contracts.errors import CapabilityError, InvalidInputError, TooMuchSentError, UnavailableError
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, RankReport, RankState
+from kuangchao_contracts.wire import to_reply
 from kuangchao_worker.agent import termination, volume
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import places, torchrun_environment
@@ -300,6 +301,7 @@ async def test_client_waits_for_an_outage_but_not_for_a_refusal(tmp_path: Path) 
     answers = [
         web.Response(status=502, text="<html>"),
         web.json_response({"error": "AuditUnavailable"}, status=503),
+        web.json_response(to_reply(TooMuchSentError("too many calls"))[1].wire(), status=429),
         web.json_response(FeedReply(attempt=4, policy_generation=1).wire()),
         web.json_response({"error": "invalid_token"}, status=401),
     ]

@@ -89,7 +89,10 @@ class GateClient:
         return await self._post(exchanged.token, op, resource, request, answer)
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
-        """Try until it works or fails for good; an outage of the control plane is waited for up to `seconds`."""
+        """Try until it works or fails for good, up to `seconds`.
+
+        What is waited for: an outage of the control plane, and its refusal to take more from this pod just now.
+        """
         deadline, pause = self._clock() + seconds, FIRST_PAUSE
         while True:
             try:

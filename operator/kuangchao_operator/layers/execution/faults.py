@@ -32,8 +32,12 @@ IMAGE_REASONS: Final = frozenset(
     }
 )
 NEVER_PULLED: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_QUOTED: Final = re.compile(r'"[^"]*"')
+"""Names of images in messages of kubelets: an image may be called anything."""
 PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
-PULL_REFUSED: Final = re.compile(r"not ?found|manifest unknown|denied|unauthorized|forbidden", re.IGNORECASE)
+PULL_REFUSED: Final = re.compile(
+    r"not ?found|manifest unknown|access.{0,60} denied|unauthorized|forbidden", re.IGNORECASE
+)
 """What a registry that answers says of an image that it does not have or does not give."""
 WEIGHT: Final = {
     reason: place
@@ -236,7 +240,7 @@ class _Finder:
         base = self._status.attempt_time
         if self._was_running or self._gang.running or base is None:
             return
-        hopeless = self._image_hopeless(self.age(base))
+        hopeless = self._image_hopeless(base)
         if hopeless is not None:
             pod = self._gang.pods[hopeless]
             yield self._fault(Reason.IMAGE_PULL, f"{pod.waiting_reason}: {pod.waiting_message}", hopeless)
@@ -245,14 +249,17 @@ class _Finder:
             message = f"not running {self._spec.start_deadline_seconds} s after the devices were reserved; {text}"
             yield self._fault(reason or Reason.START_DEADLINE_EXCEEDED, message, _stuck(self._gang))
 
-    def _image_hopeless(self, age: float) -> int | None:
+    def _image_hopeless(self, base: datetime) -> int | None:
         """A pod whose image no patience brings: an impossible name at once, a registry's refusal after a while.
 
-        A registry that does not answer may come back, so it has the whole start deadline.
+        A registry that does not answer may come back, so it has the whole start deadline; so has one that refuses an
+        image with which the job has run before.
         """
         for index, pod in sorted(self._gang.pods.items()):
-            refused = pod.waiting_reason in PULL_REASONS and PULL_REFUSED.search(pod.waiting_message)
-            if pod.waiting_reason in NEVER_PULLED or (refused and age >= limits.IMAGE_REFUSED):
+            if pod.waiting_reason in NEVER_PULLED:
+                return index
+            asked = self.age(pod.sandbox_at or base)
+            if self._status.start_time is None and refused(pod) and asked >= limits.IMAGE_REFUSED:
                 return index
         return None
 
@@ -295,6 +302,12 @@ class _Finder:
             time=self._now,
         )
         return Fault(failure, reason)
+
+
+def refused(pod: PodFact) -> bool:
+    """Whether the registry has answered that it does not have, or does not give, the image."""
+    said = _QUOTED.sub("", pod.waiting_message)
+    return pod.waiting_reason in PULL_REASONS and PULL_REFUSED.search(said) is not None
 
 
 def ending(exit_code: int | None) -> str:

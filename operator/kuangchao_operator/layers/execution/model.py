@@ -32,6 +32,8 @@ class PodFact(Contract):
     """False: the pod bears our name but another owner made it."""
     waiting_reason: str = ""
     waiting_message: str = ""
+    sandbox_at: datetime | None = None
+    """Since when volumes and network are there and images are pulled; None: not yet, or an older kubelet."""
     exit_code: int | None = None
     """Exit code of the training container only; side-cars do not count."""
     exit_reason: str = ""
