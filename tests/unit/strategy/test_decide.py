@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import (
     Axis,
     DeviceShape,
+    Infeasible,
     MeasuredModel,
     Parallelism,
     ParallelPlan,
@@ -27,6 +29,7 @@ from kuangchao_contracts.plan import (
 from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
 from kuangchao_contracts.tokens import Claims, Grant
+from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason
 from kuangchao_operator.layers.strategy.service import REMEMBERED, StrategyService
@@ -217,6 +220,22 @@ def test_without_a_model_nothing_is_claimed_about_memory() -> None:
 def test_a_device_of_unknown_memory_is_not_taken_for_full_or_empty() -> None:
     made = planned(plan(request(shapes=(CPU.replace(memory_bytes=0),))))
     assert not made.memory_checked
+
+
+def test_the_fewest_devices_are_looked_for_with_a_bounded_number_of_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = list[int]()
+
+    def counted(wish: PlanRequest) -> Infeasible | None:
+        judged.append(wish.devices)
+        return violated(wish)
+
+    violated = laws.violated
+    monkeypatch.setattr(laws, "violated", counted)
+    cluster, batch = CPU.replace(nodes=2048), TrainingSpec(global_batch=8192)
+    large = MeasuredModel(parameters=20_000_000_000)
+    wish = request(devices=8192, per_pod=1, shapes=(cluster,), training=batch, model=large, what_if=True)
+    assert plan(wish.replace(parallelism=Parallelism(objective=Objective.DEVICES))).infeasible is not None
+    assert len(judged) < 200
 
 
 def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:

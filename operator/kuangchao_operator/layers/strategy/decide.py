@@ -4,11 +4,10 @@ First the laws, then the search over what is open, then words for its outcome. E
 changes what the user wants to train.
 """
 
-from itertools import count, takewhile
-
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import ParallelPlan, PlanOutcome, PlanRequest
 from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy.fewest import fewest
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.search.need import Evidence
 from kuangchao_operator.layers.strategy.search.plans import plan_of, setting_of
@@ -64,11 +63,14 @@ def _explained(tried: Trial, best: Scored, digest: str) -> ParallelPlan:
 
 
 def _sized(tried: Trial) -> Trial:
-    """With objective devices, the same on the fewest devices that fit; a job that will run keeps those it asks for."""
+    """With objective devices the same on the fewest of the numbers tried; a job that will run keeps its devices."""
     request = tried.request
     if request.parallelism.objective is not Objective.DEVICES or not request.what_if:
         return tried
-    numbers = takewhile(lambda devices: devices < request.devices, count(request.per_pod, request.per_pod))
-    smaller = (request.replace(devices=devices) for devices in numbers)
-    trials = (tried.again(wish) for wish in smaller if laws.violated(wish) is None)
-    return next((one for one in trials if one.search.feasible()), tried)
+
+    def fits(devices: int) -> bool:
+        wish = request.replace(devices=devices)
+        return laws.violated(wish) is None and tried.again(wish).search.feasible()
+
+    count = fewest(request.devices, request.per_pod, fits)
+    return tried if count == request.devices else tried.again(request.replace(devices=count))
