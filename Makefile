@@ -14,7 +14,7 @@ LOCKS := base operator worker dev fuzz integrations
 
 BUDGET_unit := 4
 BUDGET_boundary := 5
-BUDGET_local := 8
+BUDGET_local := 10
 BUDGET_api := 8
 BUDGET_e2e := 30
 
