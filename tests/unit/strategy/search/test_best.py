@@ -24,6 +24,7 @@ from kuangchao_operator.layers.strategy.shipped import knowledge
 GIB = 2**30
 LLAMA_1B = TransformerModel(layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=128256)
 LLAMA_8B = TransformerModel(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
+LLAMA_13B = TransformerModel(layers=40, hidden=5120, heads=40, ffn=13824, vocab=32000)
 UNEVEN = LLAMA_8B.replace(layers=30)
 SIZES = MeasuredModel(parameters=2_500_000_000, activation_bytes_per_sample=10_000_000_000)
 """With its optimizer sharded two samples fit at once, without one; sharding less comes first where no time is known."""
@@ -38,11 +39,12 @@ def ask(
     gpu: str = H100,
     gib: int = 80,
     batch: int = 16,
+    sequence: int = 4096,
     precision: str = "bf16",
     **pins: Any,
 ) -> Trial:
     shape = DeviceShape(kind="gpu", model=gpu, memory_bytes=gib * GIB, per_node=8, nodes=max(1, devices // 8))
-    training = TrainingSpec(global_batch=batch, sequence_length=4096, precision=Precision(precision))
+    training = TrainingSpec(global_batch=batch, sequence_length=sequence, precision=Precision(precision))
     request = PlanRequest(
         devices=devices,
         per_pod=min(devices, 8),
@@ -86,6 +88,9 @@ CASES = {
     "pinned": ask(LLAMA_8B, 8, pipeline=4, microBatch=2),
     "pinned schedule": ask(LLAMA_8B, 8, schedule="interleaved"),
     "groups larger than the pipeline": ask(LLAMA_1B, 4, batch=6, schedule="interleaved"),
+    "gradients that are whole between micro-batches": ask(
+        LLAMA_13B, 8, sequence=512, sharding="full", tensor=1, pipeline=1, context=1
+    ),
     "unknown GPU": ask(LLAMA_8B, 8, gpu=UNKNOWN),
     "known by its sizes": ask(SIZES, 8, precision="fp32"),
     "memory": ask(LLAMA_1B, 8, objective="memory"),
@@ -100,6 +105,12 @@ def test_nothing_that_fits_is_better_than_what_is_found(tried: Trial) -> None:
     best = min(everything(tried), key=lambda one: rank(one, objective))
     assert rank(found, objective) == rank(best, objective), (found, best)
     assert tried.memory.fits(found.setting)
+
+
+def test_a_single_micro_batch_may_fit_where_smaller_ones_do_not() -> None:
+    tried = CASES["gradients that are whole between micro-batches"]
+    assert tried.search.feasible()
+    assert {one.setting.micro_batches for one in everything(tried)} == {1}
 
 
 def test_the_best_comes_first_and_others_follow() -> None:

@@ -51,7 +51,7 @@ class Search:
         self.space, self.memory, self.objective = space, memory, objective
         self._clock = clock
         self._of: dict[Layout, tuple[Sketch, ...]] = {}
-        self._largest: dict[Layout, int] = {}
+        self._fitting: dict[Layout, frozenset[Sketch]] = {}
         self._ordered: dict[Sketch, tuple[Setting, ...]] = {}
         self._climbs: dict[Sketch, Climb] = {}
         self._worked: dict[Sketch, Scored | None] = {}
@@ -60,7 +60,7 @@ class Search:
 
     def feasible(self) -> bool:
         """Whether anything fits."""
-        return any(self._fits(row[0]) for row in self._rows())
+        return any(True for row in self._rows() for _ in self._fit(row))
 
     def ranked(self, wanted: Callable[[Sketch], bool] = lambda _: True) -> Iterator[Scored]:
         """The best of each wanted sketch, best first; nothing where nothing fits."""
@@ -129,11 +129,27 @@ class Search:
         return takewhile(lambda one: one.schedule is orders[0].schedule, orders)
 
     def _fits(self, sketch: Sketch) -> bool:
-        """Whether some variant of a sketch fits; where none does, none does with a larger micro-batch."""
-        if sketch.layout not in self._largest:
-            fitting = takewhile(self._look, self._of[sketch.layout])
-            self._largest[sketch.layout] = max((one.micro_batch for one in fitting), default=0)
-        return sketch.micro_batch <= self._largest[sketch.layout]
+        """Whether some variant of a sketch fits."""
+        layout = sketch.layout
+        if layout not in self._fitting:
+            self._fitting[layout] = frozenset(self._fit(self._of[layout]))
+        return sketch in self._fitting[layout]
+
+    def _fit(self, row: tuple[Sketch, ...]) -> Iterator[Sketch]:
+        """Those of a layout's sketches of which some variant fits.
+
+        Where none does, none does with a larger micro-batch, but for two: a single micro-batch of a step, since
+        gradients may be whole between several (`reduced_bytes`); and any where stages interleave, since how many are in
+        flight goes up and down with how they come out in groups.
+        """
+        steady, full = self._orders(row[0])[0].schedule is not Schedule.INTERLEAVED, False
+        for sketch in row:
+            if full and steady and sketch.micro_batches > 1:
+                continue
+            if self._look(sketch):
+                yield sketch
+            else:
+                full = True
 
     def _look(self, sketch: Sketch) -> bool:
         """Whether one of the variants that need least fits; if not, the closest of all is remembered."""
