@@ -92,4 +92,20 @@ def test_hybrid_shards_cut_data_and_context_ranks_of_one_tensor_rank() -> None:
 def test_who_must_and_who_should_stand_together(
     layout: Layout, shape: DeviceShape, expected: list[tuple[Locality, int, int, bool]]
 ) -> None:
-    assert [(rule.within, rule.size, rule.stride, rule.required) for rule in rules(layout, shape)] == expected
+    assert [(rule.within, rule.size, rule.stride, rule.required) for rule in rules(layout, shape, 1)] == expected
+
+
+@pytest.mark.parametrize(("per_pod", "required"), [(1, True), (2, True), (4, True), (8, True), (3, False), (6, False)])
+def test_tensor_ranks_must_stand_together_where_a_node_has_room_for_whole_pods_of_them(
+    per_pod: int, required: bool
+) -> None:
+    """Two pods of six hold three groups of four, and no node of eight holds them."""
+    found = rules(Layout(tensor=4, data=6), NODE, per_pod)
+    assert [(rule.size, rule.required) for rule in found] == [(4, required)]
+
+
+@pytest.mark.parametrize(("nodes", "required"), [(3, False), (4, True)])
+def test_nor_must_they_where_runs_of_whole_groups_leave_too_much_of_each_node_free(nodes: int, required: bool) -> None:
+    """Four groups of six need a node each, though three nodes have 24 devices."""
+    (rule,) = rules(Layout(tensor=6, data=4), NODE.replace(nodes=nodes), 2)
+    assert rule.required is required

@@ -5,6 +5,7 @@ choose among nodes. Ranks are numbered pod after pod and node after node.
 """
 
 from collections.abc import Iterator
+from math import lcm
 
 from kuangchao_contracts.parallel import Locality, PlacementRule
 from kuangchao_contracts.plan import DeviceShape
@@ -16,18 +17,21 @@ def island_of(shape: DeviceShape) -> int:
     return shape.fabric.island if shape.fabric is not None and shape.fabric.island > 1 else shape.per_node
 
 
-def rules(layout: Layout, shape: DeviceShape) -> tuple[PlacementRule, ...]:
-    """The rules of a layout on nodes of a shape, the strictest first."""
-    return (*_together(layout, shape), *_rails(layout, shape))
+def rules(layout: Layout, shape: DeviceShape, per_pod: int) -> tuple[PlacementRule, ...]:
+    """The rules of a layout in pods of `per_pod` devices, on nodes of a shape; the strictest first."""
+    return (*_together(layout, shape, per_pod), *_rails(layout, shape))
 
 
-def _together(layout: Layout, shape: DeviceShape) -> Iterator[PlacementRule]:
-    """Groups that talk in every layer: tensor ranks must, the others should, stand where links are fast."""
+def _together(layout: Layout, shape: DeviceShape, per_pod: int) -> Iterator[PlacementRule]:
+    """Groups that talk in every layer: tensor ranks must, the others should, stand where links are fast.
+
+    Tensor ranks need not where nodes have no room for it: only a pin makes such a plan, and it would wait for ever.
+    """
     tensor, island = layout.tensor, island_of(shape)
-    if 1 < tensor <= island:
-        yield _rule(Locality.ISLAND, tensor, 1, "tensor ranks exchange every layer's activations", required=True)
-    elif 1 < tensor <= shape.per_node:
-        yield _rule(Locality.NODE, tensor, 1, "tensor ranks exchange every layer's activations", required=True)
+    if 1 < tensor <= shape.per_node:
+        within = Locality.ISLAND if tensor <= island else Locality.NODE
+        room = _have_room(layout, shape, per_pod)
+        yield _rule(within, tensor, 1, "tensor ranks exchange every layer's activations", required=room)
     wishes = (
         (layout.context, tensor, "context ranks pass keys and values round"),
         (layout.expert, layout.expert_tensor, "expert ranks exchange tokens in every layer with experts"),
@@ -37,6 +41,12 @@ def _together(layout: Layout, shape: DeviceShape) -> Iterator[PlacementRule]:
         if size > 1 and size * stride <= shape.per_node:
             within = Locality.ISLAND if size * stride <= island else Locality.NODE
             yield _rule(within, size, stride, why, required=False)
+
+
+def _have_room(layout: Layout, shape: DeviceShape, per_pod: int) -> bool:
+    """Whether nodes can hold a job in runs of whole pods that are whole tensor groups."""
+    run = lcm(per_pod, layout.tensor)
+    return shape.per_node % run == 0 or shape.nodes * (shape.per_node // run) * run >= layout.world
 
 
 def _rails(layout: Layout, shape: DeviceShape) -> Iterator[PlacementRule]:

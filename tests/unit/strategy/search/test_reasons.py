@@ -70,6 +70,13 @@ def test_a_pinned_axis_is_said_to_be_pinned() -> None:
     assert reasons["tensor"] == "pinned to 1"
 
 
+def test_a_pinned_tensor_size_makes_no_plan_that_no_node_has_room_for() -> None:
+    training = {"globalBatch": 12, "sequenceLength": 4096, "precision": "bf16"}
+    wish = ask(devices=12, perPod=6, training=training, parallelism={"tensor": 4})
+    best = made(wish.replace(shapes=(wish.shapes[0].replace(nodes=2),)))
+    assert (best.tensor, best.pods_together) == (4, 1)
+
+
 def test_without_a_time_the_rule_is_stated() -> None:
     best = made(ask(gpu="an accelerator that nobody knows"))
     assert best.step is None

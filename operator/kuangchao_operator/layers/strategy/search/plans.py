@@ -97,7 +97,7 @@ def plan_of(
         objective=request.parallelism.objective or Objective.TIME,
         step=step,
         overlays=overlays(layout, layout.shard_ranks, moe=setting.model.experts is not None),
-        placement=rules(layout, shape),
+        placement=rules(layout, shape, request.per_pod),
     )
 
 
