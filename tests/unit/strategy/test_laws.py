@@ -158,7 +158,9 @@ def test_a_precision_that_no_executor_can_run_is_refused_with_its_memory(precisi
 
 
 def test_an_empty_pool_is_said() -> None:
-    assert "no devices" in refusal(request(shapes=())).message
+    why = refusal(request(shapes=()))
+    assert "no devices" in why.message
+    assert why.nearest is None, "no number of devices is legal"
 
 
 def test_a_transformer_needs_its_sequence_length_and_whole_heads() -> None:

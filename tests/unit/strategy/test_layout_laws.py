@@ -91,6 +91,12 @@ REFUSED: dict[str, tuple[PlanRequest, str, str, str]] = {
     ),
     "torchtitan#775: 4 micro-batches, 8 stages": (
         wish(devices=8, batch=4, tensor=1, context=1, pipeline=8),
+        "training.globalBatch",
+        "4",
+        "8",
+    ),
+    "5 micro-batches of a fixed number of data ranks": (
+        wish(devices=32, batch=10, data=2, pipeline=8),
         "parallelism.pipeline",
         "8",
         "4",
@@ -148,6 +154,12 @@ REFUSED: dict[str, tuple[PlanRequest, str, str, str]] = {
     "a micro-batch that does not divide": (wish(batch=64, microBatch=3), "parallelism.microBatch", "3", "2 or 4"),
     "experts of a dense model": (wish(expert=2), "parallelism.expert", "2", "1"),
     "experts that do not divide": (wish(MOE, devices=12, expert=3), "parallelism.expert", "3", "2 or 4"),
+    "ranks that divide otherwise than the experts": (
+        wish(MOE, devices=12, batch=12, expert=8, pipeline=1),
+        "parallelism.expert",
+        "8",
+        "4",
+    ),
     "more expert ranks than a stage has": (wish(MOE, pipeline=4, expert=8), "parallelism.expert", "8", "4"),
     "experts beside tensor ranks without sequence": (
         wish(MOE).replace(parallelism=Parallelism(tensor=2, expert=2, sequence=False)),

@@ -36,6 +36,8 @@ def test_28_heads_name_every_tensor_size_that_divides_them() -> None:
         (LLAMA_8B, {"layout": Layout(expert=2, data=2)}, "expert", 2, "1"),
         (MIXTRAL, {"layout": Layout(expert=3, data=3)}, "expert", 3, "2 or 4"),
         (MIXTRAL, {"layout": Layout(expert=4, data=2)}, "expert", 4, "2"),
+        (MIXTRAL, {"layout": Layout(data=12, expert=8)}, "expert", 8, "4"),
+        (MIXTRAL, {"layout": Layout(data=2, expert_tensor=4)}, "expertTensor", 4, "2"),
         (LLAMA_8B, {"layout": Layout(tensor=8, sequence=True), "sequence_length": 1001}, "tensor", 8, "7 or 11"),
         (LLAMA_8B, {"layout": Layout(context=4), "sequence_length": 1004}, "context", 4, "2 or 251"),
         (LLAMA_8B, {"layout": Layout(virtual=2)}, "virtualStages", 2, "1"),
@@ -61,7 +63,8 @@ def test_experts_need_no_ranks_of_their_own() -> None:
     """The least number of devices is pipeline x max(tensor x context, expert), not the product of them all."""
     wish = setting(MIXTRAL, layout=Layout(tensor=2, data=4, expert=8, sequence=True))
     assert contradiction(wish, 8) is None
-    assert broken(replace(wish, layout=replace(wish.layout, expert_tensor=2)), 8).field == "expert"
+    why = broken(replace(wish, layout=replace(wish.layout, expert_tensor=2)), 8)
+    assert (why.field, why.value, why.nearest) == ("expert", 8, "4")
 
 
 def test_five_micro_batches_may_interleave_over_four_stages_as_one_group() -> None:

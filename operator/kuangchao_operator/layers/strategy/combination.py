@@ -4,6 +4,7 @@ They hold for plans of ours. Published runs of other frameworks may break them a
 """
 
 from kuangchao_contracts.plan import Sharding
+from kuangchao_operator.layers.strategy import division, staging
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
 
@@ -14,13 +15,25 @@ def filled_pipeline(sizes: Sizes) -> Contradiction | None:
     if most is None or pipeline is None or pipeline == 1 or most >= pipeline:
         return None
     batch = f" of globalBatch {sizes.global_batch} over data {sizes.data}" if sizes.global_batch is not None else ""
-    return Contradiction(
-        "pipeline",
-        pipeline,
-        str(max(1, most)),
-        f"pipeline={pipeline} has more stages than there are micro-batches: {most}{batch}; nearest legal pipeline:"
-        f" {max(1, most)} or fewer",
-    )
+    why = f"pipeline={pipeline} has more stages than there are micro-batches: {most}{batch}"
+    shorter = _shorter(sizes, pipeline, most)
+    if shorter is not None:
+        return Contradiction("pipeline", pipeline, str(shorter), f"{why}; nearest legal pipeline: {shorter}")
+    if sizes.global_batch is None:
+        return Contradiction("microBatches", most, str(pipeline), f"{why}; nearest legal number: {pipeline}")
+    least = pipeline * (sizes.data or 1) * (sizes.micro_batch or 1)
+    message = f"{why}, and no shorter one keeps the laws; nearest legal globalBatch: {least}"
+    return Contradiction("globalBatch", sizes.global_batch, str(least), message)
+
+
+def _shorter(sizes: Sizes, pipeline: int, most: int) -> int | None:
+    """The longest pipeline that so many micro-batches fill and that keeps the laws, all else being as it is.
+
+    Where tensor and context are given there is none: more data ranks would have fewer micro-batches each.
+    """
+    laws = (*division.LAWS, *staging.LAWS)
+    shorter = (size for size in divisors(sizes.devices or pipeline) if size < pipeline and size <= max(1, most))
+    return next((n for n in shorter if all(law(sizes._replace(pipeline=n)) is None for law in laws)), None)
 
 
 def experts_with_tensor(sizes: Sizes) -> Contradiction | None:

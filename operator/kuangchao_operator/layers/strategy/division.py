@@ -4,7 +4,7 @@ Each was seen as a crash or as a silently different model somewhere; each names 
 has no law: frameworks pad it to a multiple of the tensor size.
 """
 
-from math import prod
+from math import gcd, prod
 
 from kuangchao_operator.layers.strategy.numbers import either, listed, nearest_divisors, nearest_multiples
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
@@ -77,13 +77,18 @@ def expert_ranks(sizes: Sizes) -> Contradiction | None:
     ranks, within = sizes.stage_ranks, sizes.expert_tensor or 1
     if ranks is None or sizes.expert is None or ranks % (sizes.expert * within) == 0:
         return None
-    nearest = either(nearest_divisors(ranks, sizes.expert))
+    moe = sizes.model.experts if sizes.model is not None else None
+    if ranks % within:
+        whole = gcd(ranks, moe.ffn) if moe is not None else ranks
+        return divides("expertTensor", within, whole, f"the {ranks} ranks of a pipeline stage")
+    whole = gcd(ranks // within, moe.count) if moe is not None else ranks // within
+    nearest = either(nearest_divisors(whole, sizes.expert))
     return Contradiction(
         "expert",
         sizes.expert,
         nearest,
         f"expert={sizes.expert} x expert tensor {within} does not divide the {ranks} ranks of a pipeline"
-        f" stage; nearest legal expert for whole experts: {nearest}",
+        f" stage; nearest legal expert: {nearest}",
     )
 
 

@@ -16,6 +16,7 @@ from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.pins import as_infeasible, pinned_sizes
 from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, closed_reason, open_axes
+from kuangchao_operator.layers.strategy.shown import as_written
 
 _NOT_BUILT_PRECISIONS = {
     Precision.FP16: "does not scale gradients",
@@ -61,7 +62,7 @@ def _axes_open(request: PlanRequest) -> Infeasible | None:
     for name, neutral in NEUTRAL.items():
         value = wire.get(name, neutral)
         if name not in opened and value not in (neutral, []):
-            shown, near = _shown(value), _shown(neutral)
+            shown, near = as_written(value), as_written(neutral)
             return refused(
                 reason="Infeasible",
                 field=f"parallelism.{name}",
@@ -71,10 +72,6 @@ def _axes_open(request: PlanRequest) -> Infeasible | None:
                 rejected=rejected_axes(request),
             )
     return None
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _whole_pods(request: PlanRequest) -> Infeasible | None:
@@ -99,8 +96,7 @@ def _pool_has_devices(request: PlanRequest) -> Infeasible | None:
         reason="Infeasible",
         field="devices.count",
         value=str(request.devices),
-        nearest="0",
-        message=f"devices.count={request.devices}: the pool has no devices of the kind asked for",
+        message=f"devices.count={request.devices}: the pool has no devices of the kind asked for; no number is legal",
     )
 
 
