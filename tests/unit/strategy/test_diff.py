@@ -66,8 +66,8 @@ def test_sizes_memory_and_time_in_words() -> None:
     assert diff(before, after) == (
         "tensor 4 -> 8: a layer is divided over more ranks",
         "memory of the fullest stage (stage 0 -> 1) 61.0 GiB -> 48.0 GiB: activations 40.0 GiB -> 20.0 GiB",
-        "step 1.200 s -> 0.900 s (-25 %)",
-        "its parts: compute 1.000 s -> 0.500 s, tensor 0.200 s -> 0.400 s",
+        "step 1.20 s -> 900 ms (-25.0 %)",
+        "its parts: compute 1.00 s -> 500 ms, tensor 200 ms -> 400 ms",
         "MFU 41.2 % -> 40.0 %",
         "bubble 10.0 % -> 5.0 %",
     )
@@ -79,3 +79,7 @@ def test_what_was_not_estimated_is_not_compared() -> None:
     assert diff(plan(), plan(memory=(STAGE, STAGE.replace(stage=1)))) == (
         "memory of other stages differs, that of the fullest one does not",
     )
+
+
+def test_a_step_that_hardly_changes_is_not_said_to_change_by_more() -> None:
+    assert diff(plan(step_microseconds=1000), plan(step_microseconds=999)) == ("step 1.00 ms -> 999 us (-0.1 %)",)

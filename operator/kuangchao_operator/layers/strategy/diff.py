@@ -6,6 +6,7 @@ from typing import Any, Final
 from kuangchao_contracts.parallel import StepEstimate
 from kuangchao_contracts.plan import ParallelPlan, StageMemory
 from kuangchao_contracts.units import human_bytes
+from kuangchao_operator.layers.strategy.shown import change, duration, percent
 
 _WORDS: Final[dict[str, tuple[str, str, str]]] = {
     "world_size": ("devices", "more ranks share the work", "fewer ranks share the work"),
@@ -70,12 +71,12 @@ def _choices(before: ParallelPlan, after: ParallelPlan) -> Iterator[str]:
             yield f"{name}: {_word(old)} -> {_word(new)}"
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "even"
-    return str(value)
+def _word(given: Any) -> str:
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if isinstance(given, tuple):
+        return ", ".join(map(str, given)) or "even"
+    return str(given)
 
 
 def _memory(before: tuple[StageMemory, ...], after: tuple[StageMemory, ...]) -> Iterator[str]:
@@ -104,11 +105,10 @@ def _time(before: ParallelPlan, after: ParallelPlan) -> Iterator[str]:
     if (old is None) != (new is None):
         yield "step time: " + ("was estimated, and is not any more" if new is None else "is estimated now")
     elif old is not None and new is not None and old != new:
-        change = f" ({(new - old) * 100 // max(1, old):+d} %)"
-        yield f"step {_seconds(old)} -> {_seconds(new)}{change}"
+        yield f"step {duration(old)} -> {duration(new)} ({change(old, new)})"
     yield from _parts(before.step, after.step)
     if before.bubble_ppm != after.bubble_ppm:
-        yield f"bubble {_percent(before.bubble_ppm)} -> {_percent(after.bubble_ppm)}"
+        yield f"bubble {percent(before.bubble_ppm)} -> {percent(after.bubble_ppm)}"
 
 
 def _parts(before: StepEstimate | None, after: StepEstimate | None) -> Iterator[str]:
@@ -117,20 +117,12 @@ def _parts(before: StepEstimate | None, after: StepEstimate | None) -> Iterator[
             yield "parts of the step's time: " + ("are not known any more" if after is None else "are known now")
         return
     pairs = [(name, getattr(before, f"{name}_us"), getattr(after, f"{name}_us")) for name in _PARTS]
-    moved = ", ".join(f"{name} {_seconds(a)} -> {_seconds(b)}" for name, a, b in pairs if a != b)
+    moved = ", ".join(f"{name} {duration(a)} -> {duration(b)}" for name, a, b in pairs if a != b)
     if moved:
         yield f"its parts: {moved}"
     for name, old, new in (("MFU", before.mfu_ppm, after.mfu_ppm), ("HFU", before.hfu_ppm, after.hfu_ppm)):
         if old != new:
-            yield f"{name} {_percent(old)} -> {_percent(new)}"
-
-
-def _percent(ppm: int) -> str:
-    return f"{ppm / 10_000:.1f} %"
-
-
-def _seconds(micros: int) -> str:
-    return f"{micros / 1_000_000:.3f} s" if micros >= 1_000 else f"{micros} us"
+            yield f"{name} {percent(old)} -> {percent(new)}"
 
 
 def _rest(before: ParallelPlan, after: ParallelPlan) -> Iterator[str]:

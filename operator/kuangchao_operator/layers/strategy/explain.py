@@ -6,7 +6,8 @@ from kuangchao_contracts.parallel import StepEstimate
 from kuangchao_contracts.plan import Infeasible, ParallelPlan, PlanOutcome, RejectedAxis, StageMemory
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.units import human_bytes
-from kuangchao_operator.layers.strategy.search.words import PARTS, duration, permille
+from kuangchao_operator.layers.strategy.search.words import PARTS
+from kuangchao_operator.layers.strategy.shown import duration, percent
 
 AXES: Final = (
     "tensor",
@@ -141,7 +142,7 @@ def _step(plan: ParallelPlan) -> list[str]:
     """Time of a step with its parts, largest first, and how well the devices are used."""
     step = plan.step
     if step is None:
-        return [f"Step: time not known; bubble {permille(plan.bubble_ppm, PPM)}"] if plan.pipeline > 1 else []
+        return [f"Step: time not known; bubble {percent(plan.bubble_ppm)}"] if plan.pipeline > 1 else []
     return [f"Step: {duration(step.step_us)}: {_parts(step)}", f"Use: {_use(step)}"]
 
 
@@ -151,8 +152,8 @@ def _parts(step: StepEstimate) -> str:
 
 
 def _use(step: StepEstimate) -> str:
-    recomputed = f", with recomputation (HFU) {permille(step.hfu_ppm, PPM)}" if step.hfu_ppm != step.mfu_ppm else ""
-    return f"MFU {permille(step.mfu_ppm, PPM)}{recomputed}; bubble {permille(step.bubble_ppm, PPM)} of the step"
+    recomputed = f", with recomputation (HFU) {percent(step.hfu_ppm)}" if step.hfu_ppm != step.mfu_ppm else ""
+    return f"MFU {percent(step.mfu_ppm)}{recomputed}; bubble {percent(step.bubble_ppm)} of the step"
 
 
 def _infeasible(why: Infeasible) -> list[str]:

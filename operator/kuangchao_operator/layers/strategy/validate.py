@@ -28,6 +28,7 @@ from kuangchao_operator.layers.strategy.schedule.waits import DeadlockError
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.plans import setting_of
 from kuangchao_operator.layers.strategy.search.space import space_of
+from kuangchao_operator.layers.strategy.shown import as_written
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes, sizes_of
 
 IDLES: Final = frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1})
@@ -86,9 +87,9 @@ def _pins(case: Case) -> Contradiction | None:
         if written != wish.get(name, implied):
             return _differs(name, written, wish.get(name, neutral), f"spec.parallelism.{name}")
         if name not in opened and written != neutral:
-            why = f"{name}={_shown(written)}: {closed_reason(case.request)}"
-            message = f"{why}; nearest legal {name}: {_shown(neutral)}"
-            return Contradiction(name, _shown(written), _shown(neutral), message)
+            why = f"{name}={as_written(written)}: {closed_reason(case.request)}"
+            message = f"{why}; nearest legal {name}: {as_written(neutral)}"
+            return Contradiction(name, as_written(written), as_written(neutral), message)
     return None
 
 
@@ -301,7 +302,7 @@ def _memory(case: Case) -> Infeasible | None:
 
 
 def _differs(field: str, written: object, wanted: object, source: str) -> Contradiction:
-    has, legal = _shown(written), _shown(wanted)
+    has, legal = as_written(written), as_written(wanted)
     message = f"{field}={has} contradicts {source}, by which it is {legal}; nearest legal {field}: {legal}"
     return Contradiction(field, has, legal, message)
 
@@ -309,7 +310,3 @@ def _differs(field: str, written: object, wanted: object, source: str) -> Contra
 def _plain(value: object) -> object:
     """As it stands on the wire."""
     return [] if value == () else value
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -14,7 +14,6 @@ from kuangchao_operator.layers.strategy.schedule.run import ChunkTime, Tail
 from kuangchao_operator.layers.strategy.schedule.simulation import Simulation, simulate
 from kuangchao_operator.layers.strategy.schedule.svg import CELLS, ROWS, render_svg
 from kuangchao_operator.layers.strategy.schedule.terminal import render_terminal
-from kuangchao_operator.layers.strategy.schedule.words import duration
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -176,11 +175,3 @@ def test_a_trace_of_a_large_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     found = json.loads(render_chrome(step))
     assert sum(event["ph"] == "X" for event in found["traceEvents"]) <= 9_000
     assert "stages are shown" in found["otherData"]["notes"]
-
-
-@pytest.mark.parametrize(
-    ("microseconds", "text"),
-    [(0, "0 us"), (999, "999 us"), (1_000, "1 ms"), (12_340, "12.3 ms"), (240_000, "240 ms"), (4_561_000, "4.56 s")],
-)
-def test_durations_have_three_digits_or_so(microseconds: int, text: str) -> None:
-    assert duration(microseconds) == text

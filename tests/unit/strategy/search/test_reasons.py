@@ -14,8 +14,8 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.plans import setting_of
-from kuangchao_operator.layers.strategy.search.words import duration, permille
 from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
+from kuangchao_operator.layers.strategy.shown import duration, permille
 from kuangchao_operator.layers.strategy.validate import violation
 
 GIB = 2**30

@@ -6,7 +6,8 @@ from kuangchao_operator.layers.strategy.schedule.cells import bounds, cells
 from kuangchao_operator.layers.strategy.schedule.sample import spread
 from kuangchao_operator.layers.strategy.schedule.simulation import Simulation
 from kuangchao_operator.layers.strategy.schedule.timeline import PASSES, Activity, Lane, Span
-from kuangchao_operator.layers.strategy.schedule.words import duration, headline, notes, percent
+from kuangchao_operator.layers.strategy.schedule.words import headline, notes
+from kuangchao_operator.layers.strategy.shown import duration, percent
 
 ROWS = 24
 """Stages that are shown."""

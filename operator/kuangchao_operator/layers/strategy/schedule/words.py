@@ -1,6 +1,7 @@
 """What is said beside every drawing of a step: its figures, and what is left out of it. Pure."""
 
 from kuangchao_operator.layers.strategy.schedule.simulation import Simulation
+from kuangchao_operator.layers.strategy.shown import duration, percent
 
 
 def headline(step: Simulation) -> str:
@@ -37,20 +38,6 @@ def notes(step: Simulation, stages: int, *, coarse: bool = False) -> tuple[str, 
     if coarse:
         found.append("A column shows what takes most of its time.")
     return tuple(found)
-
-
-def percent(ppm: int) -> str:
-    """Parts per million as a percentage with one decimal."""
-    return f"{ppm // 10_000}.{ppm // 1_000 % 10} %"
-
-
-def duration(microseconds: int) -> str:
-    """A time with three digits or so: 950 us, 12.3 ms, 4.56 s."""
-    if microseconds < 1_000:
-        return f"{microseconds} us"
-    if microseconds < 1_000_000:
-        return f"{microseconds / 1_000:.3g} ms" if microseconds < 100_000 else f"{microseconds // 1_000} ms"
-    return f"{microseconds / 1_000_000:.2f} s"
 
 
 def counted(number: int, thing: str) -> str:

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from kuangchao_contracts.parallel import Objective
-from kuangchao_contracts.plan import Alternative, Recompute, RejectedAxis, Sharding
+from kuangchao_contracts.plan import Alternative, RejectedAxis
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.numbers import divisors
@@ -14,7 +14,8 @@ from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.best import Search
 from kuangchao_operator.layers.strategy.search.layouts import Sketch
 from kuangchao_operator.layers.strategy.search.rank import RULE, Scored, key
-from kuangchao_operator.layers.strategy.search.words import costs, duration, growth, label, permille
+from kuangchao_operator.layers.strategy.search.words import costs, growth, label
+from kuangchao_operator.layers.strategy.shown import as_written, duration, permille
 
 MOST_LARGER: Final = 3
 """Larger micro-batches that are named where no time is known; else only the next one, since time decides."""
@@ -97,7 +98,7 @@ class Reasons:
         if why:
             return why
         if name in self._search.space.pins:
-            return f"pinned to {_shown(self._search.space.pins[name])}"
+            return f"pinned to {as_written(self._search.space.pins[name])}"
         return self._without_use(name) or self._compared(name)
 
     def _without_use(self, name: str) -> str:
@@ -177,9 +178,3 @@ def _value(setting: Setting, name: str) -> object:
         "stageLayers": layout.stage_layers or (),
     }
     return values[name]
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Recompute | Sharding):
-        return value.value
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,6 +5,7 @@ from kuangchao_contracts.plan import Recompute, Sharding
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.search.rank import Scored
+from kuangchao_operator.layers.strategy.shown import duration
 from kuangchao_operator.layers.strategy.timing.step import StepTime
 
 PARTS = {
@@ -39,24 +40,6 @@ def label(setting: Setting) -> str:
     if setting.sharding is not Sharding.NONE:
         words.append(f"sharding {setting.sharding.value}")
     return ", ".join(words)
-
-
-def duration(microseconds: int) -> str:
-    """Time for people with three digits: 940 us, 3.1 ms, 12.4 s."""
-    if microseconds < 1_000:
-        return f"{microseconds} us"
-    unit, size = ("ms", 1_000) if microseconds < 1_000_000 else ("s", 1_000_000)
-    places = 2 if microseconds < 10 * size else 1 if microseconds < 100 * size else 0
-    scale = 10**places
-    shown = (microseconds * scale + size // 2) // size
-    whole, rest = divmod(shown, scale)
-    return f"{whole}.{rest:0{places}} {unit}" if places else f"{whole} {unit}"
-
-
-def permille(part: int, whole: int) -> str:
-    """A share in percent with one decimal: "4.1 %"."""
-    tenths = (part * 1_000 + whole // 2) // whole if whole else 0
-    return f"{tenths // 10}.{tenths % 10} %"
 
 
 def costs(scored: Scored, budget: int | None) -> str:
