@@ -15,7 +15,6 @@ from kuangchao_contracts.plan import (
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.plans import setting_of
 from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
-from kuangchao_operator.layers.strategy.shown import duration, permille
 from kuangchao_operator.layers.strategy.validate import violation
 
 GIB = 2**30
@@ -166,25 +165,6 @@ def test_a_measured_peak_gives_a_plan_that_needs_less_with_both_figures() -> Non
     line = second.memory[0].arithmetic[-1]
     assert line.startswith("measured: peak ")
     assert " were estimated, so all of it x 1." in line
-
-
-@pytest.mark.parametrize(
-    ("micros", "text"),
-    [
-        (0, "0 us"),
-        (999, "999 us"),
-        (3_149, "3.15 ms"),
-        (31_500, "31.5 ms"),
-        (940_000, "940 ms"),
-        (12_345_678, "12.3 s"),
-    ],
-)
-def test_durations_have_three_digits(micros: int, text: str) -> None:
-    assert duration(micros) == text
-
-
-def test_shares_are_percent_with_one_decimal() -> None:
-    assert (permille(41, 1_000), permille(1, 3), permille(5, 0)) == ("4.1 %", "33.3 %", "0.0 %")
 
 
 def test_where_no_split_keeps_the_laws_a_size_that_has_one_is_named() -> None:
