@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.contracts.test_plan import hash_by_0_1_0
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import (
     Axis,
     DeviceShape,
+    Experts,
     Infeasible,
     MeasuredModel,
     Parallelism,
@@ -236,6 +239,23 @@ def test_the_fewest_devices_are_looked_for_with_a_bounded_number_of_tries(monkey
     wish = request(devices=8192, per_pod=1, shapes=(cluster,), training=batch, model=large, what_if=True)
     assert plan(wish.replace(parallelism=Parallelism(objective=Objective.DEVICES))).infeasible is not None
     assert len(judged) < 200
+
+
+@pytest.mark.parametrize("sharding", [None, "full"])
+def test_a_timed_plan_of_a_job_has_the_hash_that_a_worker_of_0_1_0_gives_it(sharding: str | None) -> None:
+    fabric = Fabric(island=8, nics=8, island_bytes_per_second=450 * 10**9)
+    nodes = DeviceShape(kind="gpu", model="NVIDIA H100", memory_bytes=80 * GIB, per_node=8, nodes=2, fabric=fabric)
+    model = TransformerModel(
+        layers=4, hidden=1024, heads=8, ffn=4096, vocab=32000, experts=Experts(count=8, per_token=2, ffn=1024)
+    )
+    training = TrainingSpec(global_batch=64, sequence_length=1024)
+    pins = Parallelism.model_validate({"sharding": sharding, "objective": "memory"})
+    wish = request(devices=16, per_pod=8, shapes=(nodes,), model=model, training=training, parallelism=pins)
+    made = planned(plan(wish))
+    assert made.step is not None
+    assert made.placement
+    assert made.overlays
+    assert made.hash == hash_by_0_1_0(made)
 
 
 def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:
