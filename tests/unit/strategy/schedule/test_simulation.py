@@ -60,6 +60,15 @@ def test_stages_are_spread_with_both_ends() -> None:
     assert spread(9, 1) == (0,)
 
 
+@pytest.mark.parametrize(
+    ("pipeline", "micro_batches"), [(2, 9), (2, 15), (2, 65_535), (4, 10), (4, 30), (5, 77), (8, 63)]
+)
+def test_groups_larger_than_the_pipeline_have_the_bubble_of_any(pipeline: int, micro_batches: int) -> None:
+    """(p - 1) / (m v) of the passes, whatever the groups are; from some groups to all of them."""
+    found = even_bubble_ppm(Schedule.INTERLEAVED, pipeline, 2, micro_batches)
+    assert found == (pipeline - 1) * 1_000_000 // (micro_batches * 2 + pipeline - 1)
+
+
 def test_without_times_the_bubble_is_that_of_equal_passes() -> None:
     assert even_bubble_ppm(Schedule.ONE_F_ONE_B, 4, 1, 8) == 3_000_000 // 11
     assert even_bubble_ppm(Schedule.ONE_F_ONE_B, 1, 1, 8) == 0

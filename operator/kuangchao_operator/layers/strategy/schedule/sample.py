@@ -3,6 +3,8 @@
 Pure.
 """
 
+from itertools import chain
+
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_operator.layers.strategy.footprint.schedules import group_size
 from kuangchao_operator.layers.strategy.schedule.orders import ZERO_BUBBLE
@@ -14,7 +16,8 @@ MOST = 512
 def fewer(schedule: Schedule, pipeline: int, virtual: int, micro_batches: int, passes: int, *, fills: int = 4) -> int:
     """How many micro-batches to look at so that there are about `passes` passes, at least `fills` times the stages.
 
-    More than MOST show nothing new. Interleaved groups keep their size; where that cannot be, all of them are taken.
+    More than MOST show nothing new. Interleaved groups keep their size, and there are two at least, so that one can be
+    left out to see what it adds: for that there may be some more, and where that cannot be, all of them are taken.
     """
     each = pipeline * virtual * (3 if schedule in ZERO_BUBBLE else 2)
     most = min(micro_batches, max(min(MOST, passes // each), fills * pipeline))
@@ -22,8 +25,9 @@ def fewer(schedule: Schedule, pipeline: int, virtual: int, micro_batches: int, p
         return most
     size = group_size(pipeline, micro_batches)
     rest = micro_batches % size
-    same = (n for n in range(most, pipeline - 1, -1) if n % size == rest and group_size(pipeline, n) == size)
-    return next(same, micro_batches)
+    last = most - (most - rest) % size
+    alike = chain(range(last, 2 * size - 1, -size), range(max(last + size, 2 * size + rest), micro_batches, size))
+    return next((n for n in alike if group_size(pipeline, n) == size), micro_batches)
 
 
 def spread(count: int, most: int) -> tuple[int, ...]:
