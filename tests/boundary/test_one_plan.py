@@ -10,9 +10,7 @@ from typer.testing import CliRunner
 
 from kuangchao_contracts.api import ResourceDescriptorObject, ResourcePool, TrainingJob
 from kuangchao_contracts.base import canonical_json
-from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.plan import PlanOutcome, PlanRequest
-from kuangchao_contracts.tokens import Claims, Grant
 from kuangchao_operator.cli.main import app
 from kuangchao_operator.layers.execution.decide import decide
 from kuangchao_operator.layers.execution.model import NodeSlots, Plan, PoolFacts
@@ -22,29 +20,8 @@ from kuangchao_operator.layers.strategy.service import StrategyService
 from tests.unit.cli.manifests import GOOD
 from tests.unit.cli.test_commands import descriptor, pool
 from tests.unit.execution.world import World
+from tests.unit.strategy.asking import CAPABILITY
 
-CAPABILITY = Capability(
-    op="strategy.plan",
-    resource="ns/jobs/j",
-    opid="o",
-    kid="k",
-    claims=Claims(
-        iss="i",
-        sub="s",
-        aud="kc:strategy",
-        iat=1,
-        nbf=1,
-        exp=2,
-        jti="j" * 22,
-        ns="ns",
-        job="j",
-        juid="u",
-        att=1,
-        polv=0,
-        one=False,
-        cap=(Grant(op="strategy.plan", res="ns/jobs/j"),),
-    ),
-)
 DECODER = {
     "kind": "transformer",
     "layers": 32,

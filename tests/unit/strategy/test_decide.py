@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.contracts.test_plan import hash_by_0_1_0
+from tests.unit.strategy.asking import CAPABILITY
 
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import Objective
@@ -31,7 +31,6 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
-from kuangchao_contracts.tokens import Claims, Grant
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason
@@ -39,28 +38,6 @@ from kuangchao_operator.layers.strategy.service import REMEMBERED, StrategyServi
 from kuangchao_operator.layers.strategy.shipped import Planner, knowledge, plan, replan
 
 MIB, GIB = 2**20, 2**30
-CAPABILITY = Capability(
-    op="strategy.plan",
-    resource="ns/jobs/j",
-    opid="o",
-    kid="k",
-    claims=Claims(
-        iss="i",
-        sub="s",
-        aud="kc:strategy",
-        iat=1,
-        nbf=1,
-        exp=2,
-        jti="j" * 22,
-        ns="ns",
-        job="j",
-        juid="u",
-        att=1,
-        polv=0,
-        one=False,
-        cap=(Grant(op="strategy.plan", res="ns/jobs/j"),),
-    ),
-)
 CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2 * GIB, per_node=4, nodes=3)
 MODEL = MeasuredModel(parameters=1_000_000, activation_bytes_per_sample=100 * MIB)
 

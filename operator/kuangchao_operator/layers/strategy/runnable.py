@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import PlanRequest, Recompute, Sharding
+from kuangchao_contracts.plan import Parallelism, PlanRequest, Recompute, Sharding
 
 RUNNABLE: Final = ("data", "microBatch")
 """Members of `parallelism` that the worker carries out at any value for any task."""
@@ -41,22 +41,21 @@ ON_REQUEST: Final = "used only where the job pins it, since the task must have r
 LAYOUT_ONLY: Final = "a command lays out its own processes: only data parallel"
 
 
+def given(parallelism: Parallelism) -> dict[str, Any]:
+    """The members that the user gave a value, by wire name; mode and objective are no axes."""
+    fields = type(parallelism).model_fields.items()
+    values = {field.alias or name: getattr(parallelism, name) for name, field in fields}
+    return {name: v for name, v in values.items() if v is not None and name not in ("mode", "objective")}
+
+
 def open_axes(request: PlanRequest) -> frozenset[str]:
     """Axes whose value is the planner's to choose, or the user's to pin."""
     if not request.managed:
         return frozenset(RUNNABLE)
     if request.what_if:
         return frozenset((*NEUTRAL, *RUNNABLE))
-    wish = request.parallelism
-    given = {
-        "tensor": wish.tensor,
-        "sequence": wish.sequence,
-        "pipeline": wish.pipeline,
-        "stageLayers": wish.stage_layers,
-        "schedule": wish.schedule,
-        "sharding": wish.sharding,
-    }
-    pinned = {name for name, value in given.items() if value is not None and PINNED[name](value)}
+    wish = given(request.parallelism)
+    pinned = {name for name, carried_out in PINNED.items() if name in wish and carried_out(wish[name])}
     return frozenset((*RUNNABLE, *pinned, *(other for name, other in FOLLOWS.items() if name in pinned)))
 
 

@@ -1,33 +1,15 @@
 """Operations of a step against the published formulas and figures."""
 
 import pytest
+from bench.planner.search import DEEPSEEK, MIXTRAL
 from tests.unit.strategy.footprint.settings import gpt
 from tests.unit.strategy.timing.machines import LLAMA, setting
 
-from kuangchao_contracts.plan import Adapter, Experts, LatentAttention, Recompute, TransformerModel
+from kuangchao_contracts.plan import Adapter, Recompute, TransformerModel
 from kuangchao_operator.layers.strategy.footprint import parameters
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
 from kuangchao_operator.layers.strategy.timing.flops import layer_weights, matrices, operations
-
-MIXTRAL = TransformerModel(
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    ffn=14336,
-    vocab=32000,
-    experts=Experts(count=8, per_token=2, ffn=14336),
-)
-DEEPSEEK = TransformerModel(
-    layers=61,
-    hidden=7168,
-    heads=128,
-    ffn=18432,
-    vocab=129280,
-    experts=Experts(count=256, per_token=8, ffn=2048, shared_ffn=2048, dense_layers=3),
-    latent_attention=LatentAttention(query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
-)
 
 
 def of_gpt(layers: int, hidden: int, heads: int, batch: int, recompute: Recompute = Recompute.NONE) -> Setting:

@@ -15,7 +15,7 @@ from kuangchao_operator.layers.strategy.footprint.budget import spared_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
 from kuangchao_operator.layers.strategy.placement import island_of
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, given
 
 FRAMEWORK = {"cpu": "kuangchao-cpu", "gpu": "kuangchao"}
 """Whose figures of the calibration hold for which kind of device."""
@@ -77,27 +77,9 @@ def space_of(
 
 def pinned(parallelism: Parallelism) -> dict[str, Any]:
     """What the user pinned, by wire name. Manual: all that is not given is neutral."""
-    given: dict[str, Any] = {
-        name: value
-        for name, value in (
-            ("tensor", parallelism.tensor),
-            ("pipeline", parallelism.pipeline),
-            ("data", parallelism.data),
-            ("context", parallelism.context),
-            ("expert", parallelism.expert),
-            ("microBatch", parallelism.micro_batch),
-            ("virtualStages", parallelism.virtual_stages),
-            ("sequence", parallelism.sequence),
-            ("recompute", parallelism.recompute),
-            ("sharding", parallelism.sharding),
-            ("schedule", parallelism.schedule),
-            ("stageLayers", parallelism.stage_layers),
-        )
-        if value is not None
-    }
     if parallelism.mode is ParallelismMode.MANUAL:
-        return {**NEUTRAL, "data": 1, "microBatch": 1, **given}
-    return given
+        return {**NEUTRAL, "data": 1, "microBatch": 1, **given(parallelism)}
+    return given(parallelism)
 
 
 def _pins(request: PlanRequest, opened: frozenset[str], *, shaped: bool) -> dict[str, Any]:
