@@ -180,8 +180,8 @@ def test_without_the_operator_jobs_that_hold_nothing_can_be_deleted(site: Site, 
         with running(gang):
             ended.wait_phase("Complete")
         ended.wait(lambda: "finalizers" not in (ended.object() or {})["metadata"], "finalizer released")
-    holder, queued = site.job("holder", count=4), site.job("queued", count=4)
-    holder.wait_pods(4)
+    site.job("holder", count=4).wait_pods(4)
+    queued = site.job("queued", count=4)
     refused.wait_reason("Stalled", "PoolNotFound")
     suspended.wait_phase("Suspended")
     queued.wait_phase("Queued")

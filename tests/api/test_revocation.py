@@ -8,7 +8,6 @@ import pytest
 from kuangchao_contracts.audit import AuditQuery
 from kuangchao_operator.audit.query import query
 from tests.api.fakes import RELEASE, Site, eventually
-from tests.api.gatecall import GateRefusedError
 from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import Object, RefusedError
 
@@ -38,14 +37,6 @@ def lease(gang: Gang) -> str:
     return str(gang.bundle(gang.pods[0])["tokens"]["agent/kc:execution"])
 
 
-def refused(gang: Gang, token: str, site: Site, job: str) -> bool:
-    """Whether a lease is; a call without content gets as far as its content with a good one."""
-    with pytest.raises(GateRefusedError) as caught:
-        gang.call_as(token, "execution.heartbeat", f"{site.namespace}/jobs/{job}", {})
-    assert caught.value.status in (400, 401)
-    return caught.value.status == 401
-
-
 def test_only_the_role_may_write_it(site: Site) -> None:
     with pytest.raises(RefusedError, match="forbidden"):
         write(site, "jti.x", user="mallory")
@@ -64,18 +55,18 @@ def test_a_token_and_a_key_are_taken_back_and_training_goes_on(site: Site) -> No
         with running(gang):
             job.wait_phase("Running")
             stolen = lease(gang)
-            assert not refused(gang, stolen, site, job.name)
+            assert not gang.refuses(stolen)
             key = f"jti.{part(stolen, 1)['jti']}"
             write(site, key)
-            eventually(lambda: refused(gang, stolen, site, job.name), "the token is refused")
+            eventually(lambda: gang.refuses(stolen), "the token is refused")
             eventually(lambda: data(site).get(key), "the entry has an end")
             eventually(lambda: lease(gang) != stolen, "a new one is in the Secret")
             kid = part(lease(gang), 0)["kid"]
             old = lease(gang)
             write(site, f"kid.{kid}")
-            eventually(lambda: refused(gang, old, site, job.name), "the key is refused")
+            eventually(lambda: gang.refuses(old), "the key is refused")
             eventually(lambda: part(lease(gang), 0)["kid"] != kid, "the Secret is signed by another key")
-            assert not refused(gang, lease(gang), site, job.name)
+            assert not gang.refuses(lease(gang))
             gang.step = 7
             job.wait(lambda: job.status().get("progress", {}).get("step") == 7, "the gang is heard")
             trust = site.server.request("GET", f"/api/v1/namespaces/{site.namespace}/configmaps/kuangchao-trust")
@@ -96,7 +87,7 @@ def test_a_revoked_job_rests_until_it_is_restored(site: Site) -> None:
             job.wait_phase("Running")
             token, uid = lease(gang), (job.object() or {})["metadata"]["uid"]
             write(site, f"job.{uid}")
-            eventually(lambda: refused(gang, token, site, job.name), "its tokens are refused")
+            eventually(lambda: gang.refuses(token), "its tokens are refused")
             assert "kuangchao-revocations" in job.wait_reason("Suspended", "Revoked")["message"]
         job.wait(lambda: not job.pods() and not job.children("secrets"), "nothing of it is left")
         write(site, f"job.{uid}", None)
@@ -104,7 +95,7 @@ def test_a_revoked_job_rests_until_it_is_restored(site: Site) -> None:
         again.join_all()
         with running(again):
             job.wait_phase("Running")
-        assert refused(again, token, site, job.name), "what was taken back stays so"
+        assert again.refuses(token), "what was taken back stays so"
     assert job.status()["attempt"] > 1
     reasons = {event["reason"] for event in site.items("events") if event["involvedObject"]["name"] == "stopped"}
     assert {"Revoked", "Resumed"} <= reasons
