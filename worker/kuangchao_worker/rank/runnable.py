@@ -8,7 +8,7 @@ from typing import Final
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
+from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 
 NOT_BUILT: Final = ("context", "expert", "expert_tensor", "virtual_stages")
@@ -28,8 +28,6 @@ def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, o
             yield field, getattr(plan, field), "this worker does not split that way", 1
     if plan.sharding not in SHARDINGS:
         yield "sharding", plan.sharding.value, "this worker shards all states or none", Sharding.FULL.value
-    if plan.recompute is not Recompute.NONE:
-        yield "recompute", plan.recompute.value, "this worker keeps all activations", Recompute.NONE.value
     if plan.tensor > 1 and not rules.tensor:
         yield "tensor", plan.tensor, "the task has no rules.tensor", 1
     if plan.pipeline > 1 and plan.schedule not in SCHEDULES:

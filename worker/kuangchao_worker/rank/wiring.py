@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile
-from kuangchao_contracts.plan import Axis, ParallelPlan
+from kuangchao_contracts.plan import Axis, ParallelPlan, Recompute
 from kuangchao_contracts.ports.base import Port
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
@@ -133,6 +133,11 @@ def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelP
     """Module, optimizer and schedule, with the same first weights on every rank."""
     rng.seed_all(seed)
     module = task.model().to(device)
+    if plan.recompute is not Recompute.NONE:
+        # as below: imports that most plans do without
+        from kuangchao_worker.layers.state.recompute import recompute
+
+        recompute(module, task.rules, plan.recompute)
     if not whole(plan):
         # most of a second of imports, for those only whose plan splits the model
         from kuangchao_worker.layers.state.sharded import ShardedStore
