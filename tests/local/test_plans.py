@@ -72,3 +72,6 @@ def test_a_job_over_two_pods_trains_as_one_process_does(tmp_path: Path) -> None:
     assert found == pytest.approx(expected, rel=1e-4)
     assert held_out_loss(both) == pytest.approx(held_out_loss(alone), rel=1e-4)
     assert [ref.step for ref in both.control.ledger] == [8, 12]
+    links = [beat.metrics for beat in both.control.beats if "linkLatencySeconds" in beat.metrics]
+    assert links and links[-1]["worstLink"] == "pods 0-1"
+    assert not any("linkLoss" in beat.metrics for beat in alone.control.beats), "a pod alone has no link"

@@ -42,7 +42,7 @@ class Metrics:
         self._devices = Gauge("kuangchao_pool_devices", "Devices of a pool", ["pool", "state"], registry=self._registry)
         self._rates = {
             figure: Gauge(name, text, ["pool"], registry=self._registry)
-            for figure, (name, text) in training.SUMMED.items()
+            for figure, (name, text) in (training.SUMMED | training.WORST).items()
         }
         self._lag = Histogram(
             "kuangchao_event_loop_lag_seconds",
@@ -110,8 +110,8 @@ class Metrics:
             gauge.clear()
         for record in self._cache.pools:
             name = record.pool.metadata.name
-            for figure, sum_of in training.rates(r.job for r in self._cache.jobs_in(name)).items():
-                self._rates[figure].labels(name).set(sum_of)
+            for figure, value in training.rates(r.job for r in self._cache.jobs_in(name)).items():
+                self._rates[figure].labels(name).set(value)
             facts = pool_facts(name, self._cache)
             if facts is None:
                 continue

@@ -1,4 +1,4 @@
-"""How fast the jobs of a pool train, for Prometheus: sums over what jobs say of themselves in status. Pure.
+"""How the jobs of a pool train, for Prometheus: sums and worst values of what jobs say of themselves in status. Pure.
 
 No figure is by job: names of jobs have no bound. What a job says is a stranger's text, so a text that is no figure says
 nothing.
@@ -15,18 +15,29 @@ SUMMED: Final = {
     "samplesPerSecond": ("kuangchao_pool_samples_per_second", "Samples that the running jobs of a pool train on"),
     "tokensPerSecond": ("kuangchao_pool_tokens_per_second", "Tokens that the running jobs of a pool train on"),
 }
+WORST: Final = {
+    "linkLatencySeconds": (
+        "kuangchao_pool_link_latency_seconds",
+        "Round trip over the slowest link between pods of the running jobs of a pool",
+    ),
+    "linkLoss": (
+        "kuangchao_pool_link_loss",
+        "Largest fraction of pings lost between pods of the running jobs of a pool",
+    ),
+}
 MOST: Final = 1e15
 """What is larger is no rate of any machine."""
 
 
 def rates(jobs: Iterable[TrainingJob]) -> dict[str, float]:
-    """Sums over the jobs that run, by name of the figure in status."""
+    """Sums over the jobs that run, and the worst of them, by name of the figure in status."""
     told = [
         job.status.progress.metrics
         for job in jobs
         if job.status is not None and job.status.phase is Phase.RUNNING and job.status.progress is not None
     ]
-    return {name: sum(_figure(metrics.get(name, "0")) for metrics in told) for name in SUMMED}
+    said = {name: [_figure(metrics.get(name, "0")) for metrics in told] for name in (*SUMMED, *WORST)}
+    return {name: sum(figures) if name in SUMMED else max(figures, default=0.0) for name, figures in said.items()}
 
 
 def _figure(text: str) -> float:

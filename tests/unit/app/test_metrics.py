@@ -85,13 +85,17 @@ def test_the_policy_in_force_is_shown_as_it_is_when_asked(cache: Cache) -> None:
     assert "kuangchao_policy_stale 1.0" in metrics.render().decode()
 
 
-def test_rates_of_running_jobs_add_up_by_pool_whatever_strangers_say(cache: Cache, value: Value) -> None:
+def test_rates_of_running_jobs_add_up_by_pool_and_the_worst_link_is_shown_whatever_strangers_say(
+    cache: Cache, value: Value
+) -> None:
     cache.see("ResourcePool", pool("p"))
     texts = {"a": "100.5", "b": "20", "c": "nan", "d": "1e300", "e": "-5", "f": "many", "done": "1000"}
     for name, text in texts.items():
-        progress = {"step": 1, "metrics": {"samplesPerSecond": text}}
+        progress = {"step": 1, "metrics": {"samplesPerSecond": text, "linkLoss": text}}
         status = {"phase": "Complete" if name == "done" else "Running", "progress": progress}
         cache.see("TrainingJob", job(name, uid=f"u-{name}", status=status))
     cache.see("TrainingJob", job("silent", uid="u-silent", status={"phase": "Running"}))
     assert value('kuangchao_pool_samples_per_second{pool="p"}') == 120.5
     assert value('kuangchao_pool_tokens_per_second{pool="p"}') == 0
+    assert value('kuangchao_pool_link_loss{pool="p"}') == 100.5
+    assert value('kuangchao_pool_link_latency_seconds{pool="p"}') == 0

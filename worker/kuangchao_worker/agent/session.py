@@ -30,6 +30,7 @@ from kuangchao_worker.agent.environment import Place, cold_rank, places, script,
 from kuangchao_worker.agent.forge import ANSWER_SECONDS, Forge
 from kuangchao_worker.agent.monitor import Monitor
 from kuangchao_worker.agent.notes import NoteQueue
+from kuangchao_worker.agent.pings import Pings
 from kuangchao_worker.agent.ranks import RankProcess, Ranks
 from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, lease_overdue_seconds, merge_metrics
@@ -96,6 +97,7 @@ class Session:
         if launch.checkpoint_path is not None and launch.command is None and settings.pod_index == 0:
             base = settings.checkpoints / launch.checkpoint_path
             self._keeper = CheckpointKeeper(client, launch, reply.attempt, base)
+        self._pings = Pings(settings.pod_index, launch.plan.pods, reply)
 
     async def run(self) -> Rejoin | Exit:
         """Run the attempt to its end in this pod; leaves no process behind."""
@@ -105,13 +107,16 @@ class Session:
         monitor = Monitor(self._settings.run_directory / f"m{self._reply.attempt}.sock", self._on_message)
         self._drain_monitor = monitor.drain
         start = asyncio.create_task(self._start(monitor.path), name="start ranks")
+        pings = asyncio.create_task(self._pings.run(), name="ping other pods")
         try:
             return await self._report_until_over()
         finally:
             self._over_already = True
+            pings.cancel()
             start.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await start
+            await asyncio.wait([pings])
             if self._spawning is not None:
                 await asyncio.wait([self._spawning], timeout=ANSWER_SECONDS)
             await self._ranks.end()
@@ -296,9 +301,8 @@ class Session:
 
     def _heartbeat(self) -> HeartbeatRequest:
         first = self.views.get(0)
-        metrics = (
-            merge_metrics(first.metrics, self._keeper.metrics if self._keeper else {}) if first is not None else {}
-        )
+        kept = self._keeper.metrics if self._keeper else {}
+        metrics = merge_metrics(first.metrics, kept, self._pings.metrics) if first is not None else {}
         count, head = first.oplog if first is not None else (0, "")
         return HeartbeatRequest(
             join=self._join,
