@@ -14,6 +14,7 @@ from kuangchao_contracts.plan import Axis, AxisGroups, ParallelPlan, Sharding
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.topology import service
 from kuangchao_worker.layers.topology.service import TopologyService
+from kuangchao_worker.pod.network import interface_of
 from tests.local.gang import Gang, RankFailedError, Seat, built
 from tests.unit.worker.fakegate import make_plan
 
@@ -56,6 +57,23 @@ def test_data_that_shards_within_islands_is_two_axes(gang: Gang) -> None:
 def test_a_data_axis_alone_is_the_world_itself(gang: Gang) -> None:
     assert gang.run(2, built, make_plan(2), is_world) == [True, True]
     assert gang.run(1, built, make_plan(1), sums) == [{}]
+
+
+def sums_over_ipv6(seat: Seat) -> dict[str, tuple[int, int]]:
+    """As `sums`, with the store at a bare IPv6 address."""
+    plan = make_plan(2)
+    topology = TopologyService(plan.hash, seat.attempt)
+    topology.build(seat.capability, seat.request(plan).replace(master_host="::1"))
+    try:
+        return sums(seat, topology.mesh, plan)
+    finally:
+        topology.destroy(seat.capability, Empty())
+
+
+@pytest.mark.skipif(interface_of("::1") is None, reason="this machine has no IPv6")
+def test_links_are_built_over_ipv6(gang: Gang) -> None:
+    """THUDM/slime#2151, pytorch/pytorch#52040."""
+    assert gang.run(2, sums_over_ipv6) == [{"data": (0, 1)}, {"data": (1, 1)}]
 
 
 def is_world(seat: Seat, mesh: DeviceMesh, plan: ParallelPlan) -> bool:

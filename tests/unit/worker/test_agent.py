@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import socket
 import ssl
 import subprocess
@@ -27,9 +28,10 @@ from kuangchao_worker.agent.environment import places, torchrun_environment
 from kuangchao_worker.agent.monitor import Monitor
 from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import RankView
+from kuangchao_worker.pod import store
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
-from kuangchao_worker.pod.network import gloo_interface, interface_of, local_address, wait_for_port
-from kuangchao_worker.pod.store import candidate_ports
+from kuangchao_worker.pod.network import interface_of, interface_variables, local_address, wait_for_port
+from kuangchao_worker.pod.store import candidate_ports, open_store
 from kuangchao_worker.pod.tokens import TokenFile
 from tests.unit.worker.fakegate import ROOT, Issuer, make_launch, make_plan
 
@@ -128,20 +130,46 @@ def test_ports_avoid_the_ephemeral_range() -> None:
     assert candidate_ports((1, 65_535), lambda _: 7), "a kernel that gives away every port still leaves a choice"
 
 
+def test_a_port_that_is_taken_is_passed_over_and_none_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytorch/pytorch#91940, #126510."""
+    with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(store, "candidate_ports", lambda *_: [port, port])
+        with pytest.raises(UnavailableError, match="no free port for the store after 2 tries"):
+            open_store(1)
+        free = candidate_ports(store._ephemeral_range(), secrets.randbelow)
+        monkeypatch.setattr(store, "candidate_ports", lambda *_: [port, *free])
+        opened = open_store(1)
+    assert opened.port != port
+    opened.close()
+
+
 # ---- network
 
 
-@pytest.mark.parametrize("value", ["^lo", "^lo,docker0", "eth0,eth1", "=eth0", ""])
+@pytest.mark.parametrize("value", ["^lo", "^lo,docker0", "eth0,eth1", "=eth0", "", "none7"])
 def test_gloo_takes_one_interface_and_no_list(value: str) -> None:
+    """aws-samples/aws-do-eks#51."""
     with pytest.raises(InvalidInputError, match="GLOO_SOCKET_IFNAME") as error:
-        gloo_interface({"GLOO_SOCKET_IFNAME": value}, "127.0.0.1", 80)
+        interface_variables({"GLOO_SOCKET_IFNAME": value}, "127.0.0.1", 80, nccl=False)
     assert error.value.nearest == "lo"
 
 
-def test_interface_is_the_one_that_routes_to_the_master() -> None:
-    assert gloo_interface({}, "127.0.0.1", 80) == "lo"
+@pytest.mark.parametrize(
+    ("given", "nccl", "added"),
+    [
+        ({}, False, {"GLOO_SOCKET_IFNAME": "lo"}),
+        ({}, True, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
+        ({"NCCL_SOCKET_IFNAME": "^docker0,veth"}, True, {"GLOO_SOCKET_IFNAME": "lo"}),
+        ({"GLOO_SOCKET_IFNAME": "lo"}, True, {"NCCL_SOCKET_IFNAME": "=lo"}),
+        ({"GLOO_SOCKET_IFNAME": "lo"}, False, {}),
+    ],
+)
+def test_interface_is_the_one_that_routes_to_the_master_unless_the_user_chose(
+    given: dict[str, str], nccl: bool, added: dict[str, str]
+) -> None:
+    assert interface_variables(given, "127.0.0.1", 80, nccl=nccl) == added
     assert interface_of("::1") in ("lo", None)
-    assert gloo_interface({"GLOO_SOCKET_IFNAME": "eth7"}, "127.0.0.1", 80) == "eth7"
 
 
 def test_link_local_is_never_picked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +182,10 @@ def test_link_local_is_never_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", Probe)
     with pytest.raises(UnavailableError, match="link-local"):
         local_address("127.0.0.1", 80)
+    with pytest.raises(UnavailableError, match="link-local"):
+        interface_variables({}, "127.0.0.1", 80, nccl=False)
+    own = {"GLOO_SOCKET_IFNAME": "lo"}
+    assert interface_variables(own, "127.0.0.1", 80, nccl=False) == {}, "who chose knows better"
 
 
 def test_waiting_for_the_store_ends_with_the_reason() -> None:

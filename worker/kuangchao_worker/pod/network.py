@@ -12,6 +12,7 @@ from typing import Final
 from kuangchao_contracts.errors import InvalidInputError, UnavailableError
 
 GLOO_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
+NCCL_VARIABLE: Final = "NCCL_SOCKET_IFNAME"
 _SIOCGIFADDR: Final = 0x8915
 _IF_INET6: Final = Path("/proc/net/if_inet6")
 
@@ -59,20 +60,29 @@ def interface_of(address: str) -> str | None:
     return _ipv6_interfaces().get(wanted.packed.hex())
 
 
-def gloo_interface(environment: Mapping[str, str], host: str, port: int) -> str | None:
-    """The interface for gloo: the user's if given, else the one that routes to the master.
+def interface_variables(environment: Mapping[str, str], host: str, port: int, *, nccl: bool) -> dict[str, str]:
+    """What to add to the environment so that gloo, and NCCL if it is used, take the interface that leads to the master.
 
-    Raises InvalidInputError for the exclusion lists that NCCL takes but gloo does not.
+    What the user has set stands. Raises InvalidInputError for what gloo cannot take: a list, an exclusion (NCCL takes
+    both), a name that is no interface; UnavailableError where only a link-local address leads to the master.
     """
     given = environment.get(GLOO_VARIABLE)
-    routed = interface_of(local_address(host, port))
-    if given is None:
-        return routed
-    if not given or given[0] in "^=" or "," in given:
-        raise InvalidInputError(
-            GLOO_VARIABLE, given, "gloo takes the name of one interface, no list or exclusion", routed
-        )
-    return given
+    if given is not None:
+        _require_interface(given, host, port)
+    wanted = {name for name in (GLOO_VARIABLE, *((NCCL_VARIABLE,) if nccl else ())) if name not in environment}
+    routed = interface_of(local_address(host, port)) if wanted else None
+    if routed is None:
+        return {}
+    # NCCL takes a name for a prefix unless it is told otherwise: eth1 would be eth10 as well
+    return {name: f"={routed}" if name == NCCL_VARIABLE else routed for name in sorted(wanted)}
+
+
+def _require_interface(given: str, host: str, port: int) -> None:
+    if given in (name for _, name in socket.if_nameindex()):
+        return
+    listed = not given or given[0] in "^=" or "," in given
+    why = "gloo takes the name of one interface, no list or exclusion" if listed else "is no interface of this pod"
+    raise InvalidInputError(GLOO_VARIABLE, given, why, interface_of(local_address(host, port)))
 
 
 def _loopback() -> str | None:

@@ -5,7 +5,7 @@ Takes topology only from the plan it was assigned; never reconnects by itself an
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -21,7 +21,7 @@ from kuangchao_contracts.ports.topology import BuildRequest, LinkReport, Topolog
 from kuangchao_contracts.run import Ack, Empty
 from kuangchao_worker.layers.topology.decide import WORLD, GroupSpec, build_order, digest, dimensions, groups_of
 from kuangchao_worker.layers.topology.rendezvous import meet
-from kuangchao_worker.pod.network import GLOO_VARIABLE, gloo_interface, wait_for_port
+from kuangchao_worker.pod.network import interface_variables, wait_for_port
 
 DESTROY_SECONDS: Final = 5.0
 COLLECTIVE_SECONDS: Final = 1_800
@@ -34,6 +34,8 @@ class TopologyService(TopologyRank):
         self._plan_hash, self._attempt, self._stop = plan_hash, attempt, stop
         self.mesh: DeviceMesh | None = None
         """The axes of the plan over the groups that were built; None before, and when the rank is alone."""
+        self.groups: Mapping[str, dist.ProcessGroup] = {}
+        """All groups of this rank, those beside the mesh too; none before they are built."""
 
     def build(self, capability: Capability, request: BuildRequest) -> LinkReport:
         """See TopologyRank."""
@@ -48,8 +50,8 @@ class TopologyService(TopologyRank):
         order = build_order(groups_of(request.plan))
         wait_for_port(request.master_host, request.master_port, request.timeout_seconds, self._stop)
         self._build_world(request, f"plan {request.plan.hash} attempt {request.attempt} groups {digest(order)}")
-        groups = {spec.name: _build_group(spec, request) for spec in order}
-        self.mesh = _mesh(request.plan, groups)
+        self.groups = {spec.name: _build_group(spec, request) for spec in order}
+        self.mesh = _mesh(request.plan, self.groups)
         return LinkReport(groups=tuple(spec.name for spec in order), healthy=True)
 
     def _build_world(self, request: BuildRequest, identity: str) -> None:
@@ -60,22 +62,26 @@ class TopologyService(TopologyRank):
         store = PrefixStore(request.store_prefix, server)
         world = request.plan.world_size
         meet(store, identity, request.rank, world, request.timeout_seconds, self._stop)
-        interface = gloo_interface(os.environ, request.master_host, request.master_port)
-        if interface is not None:
-            os.environ[GLOO_VARIABLE] = interface
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        nccl = torch.cuda.is_available()
+        os.environ |= interface_variables(os.environ, request.master_host, request.master_port, nccl=nccl)
+        backend = "nccl" if nccl else "gloo"
         dist.init_process_group(backend, store=store, rank=request.rank, world_size=world, timeout=timeout)
 
     def destroy(self, capability: Capability, request: Empty) -> Ack:  # noqa: ARG002
         """See TopologyRank."""
         if not dist.is_initialized():
             return Ack(detail="there were no links")
-        self.mesh = None
+        self.mesh, self.groups = None, {}
         # torch's teardown may wait for a dead peer without limit, and a thread is the only way to stop waiting
-        worker = threading.Thread(target=dist.destroy_process_group, name="destroy-links", daemon=True)
+        worker = threading.Thread(target=_destroy, name="destroy-links", daemon=True)
         worker.start()
         worker.join(DESTROY_SECONDS)
         return Ack(detail="gave up waiting for a peer" if worker.is_alive() else "links destroyed")
+
+
+def _destroy() -> None:
+    # a call of ours, not one of the threading module: the guard of the links looks at who calls
+    dist.destroy_process_group()
 
 
 def _build_group(spec: GroupSpec, request: BuildRequest) -> dist.ProcessGroup:
@@ -99,7 +105,7 @@ def _build_group(spec: GroupSpec, request: BuildRequest) -> dist.ProcessGroup:
     return group
 
 
-def _mesh(plan: ParallelPlan, groups: dict[str, dist.ProcessGroup]) -> DeviceMesh | None:
+def _mesh(plan: ParallelPlan, groups: Mapping[str, dist.ProcessGroup]) -> DeviceMesh | None:
     """The mesh over groups that exist; it makes none of its own."""
     outer_first = dimensions(plan)[::-1]
     names = tuple(dimension.name for dimension in outer_first)
