@@ -18,6 +18,7 @@ from kuangchao_contracts.parallel import (
     Schedule,
     StepEstimate,
 )
+from kuangchao_contracts.rules import TaskRule
 
 Count = Annotated[int, Field(ge=1, le=1_048_576)]
 Bytes = Annotated[int, Field(ge=0)]
@@ -207,7 +208,11 @@ class ParallelismMode(StrEnum):
 
 
 class Parallelism(Contract):
-    """Pinned sizes; a field left out is the planner's to choose (Auto) or 1 (Manual)."""
+    """Pinned sizes; a field left out is the planner's to choose (Auto) or 1 (Manual).
+
+    `task_rules` pins nothing: it says for which ways to split a model the task has rules, so that the planner may use
+    them unasked. The planner never sees the task; a worker refuses a plan that the task has no rules for.
+    """
 
     mode: ParallelismMode = ParallelismMode.AUTO
     tensor: Count | None = None
@@ -224,6 +229,10 @@ class Parallelism(Contract):
     stage_layers: StageLayers | None = None
     """Layers of each virtual stage in the order in which a micro-batch visits them."""
     objective: Objective | None = None
+    task_rules: Annotated[
+        tuple[TaskRule, ...],
+        Field(max_length=len(TaskRule), exclude_if=_empty, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = ()
 
 
 class DeviceShape(Contract):
@@ -252,6 +261,8 @@ class PlanRequest(Contract):
     """Whether axes may be used that the worker of this release does not run."""
     calibration_digest: Annotated[str, Field(max_length=64, pattern="^([0-9a-f]{64})?$", exclude_if=_empty)] = ""
     """Content hash of the calibration; "" for the one of this release."""
+    plugged: Annotated[bool, Field(exclude_if=_empty)] = False
+    """Whether something stands between algorithm and state: it takes gradients whole."""
 
 
 class Axis(StrEnum):

@@ -1,13 +1,24 @@
 """How a model may be split over ranks, said by whoever wrote it. Plain data; the state layer carries it out."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract
 
 Pattern = Annotated[str, Field(min_length=1, max_length=256)]
+Dimension = Annotated[int, Field(ge=0, le=16)]
+
+
+class TaskRule(StrEnum):
+    """Ways to split a model for which its task must bring rules. What is not here needs none: any module takes it."""
+
+    TENSOR = "tensor"
+    SEQUENCE = "sequence"
+    PIPELINE = "pipeline"
+    CONTEXT = "context"
+    EXPERT = "expert"
 
 
 class TensorStyle(StrEnum):
@@ -27,6 +38,10 @@ class TensorStyle(StrEnum):
     """Works on each token alone, so on a part of the tokens under sequence parallelism: norms."""
 
 
+OF_SEQUENCE: Final = frozenset({TensorStyle.WHOLE, TensorStyle.SEQUENCE})
+"""Styles that say where tokens are split and where they are needed whole."""
+
+
 class ParallelRules(Contract):
     """Names are those of `named_modules()`; `*` stands for one part of a name. Empty: not split that way."""
 
@@ -34,3 +49,18 @@ class ParallelRules(Contract):
     """Modules of which each takes what the one before it gives, in order; `blocks.*` are all members of `blocks`.
     Together they are the whole model. Where pipelines may be cut, and units of sharded data."""
     tensor: Annotated[dict[Pattern, TensorStyle], Field(max_length=64)] = {}
+    tokens: Annotated[dict[Pattern, Dimension], Field(max_length=64)] = {}
+    """Tensors of a batch that have a dimension of tokens, by key or place ("0"), with that dimension. Says as well that
+    the loss is the mean over tokens, and that the model takes each token alone but for `kuangchao_worker.parallel`."""
+
+    @property
+    def allowed(self) -> tuple[TaskRule, ...]:
+        """What these rules are enough for. An `nn.Sequential` has its pipeline without any."""
+        styles = set(self.tensor.values())
+        found = {
+            TaskRule.TENSOR: bool(styles),
+            TaskRule.SEQUENCE: not styles.isdisjoint(OF_SEQUENCE),
+            TaskRule.PIPELINE: bool(self.chain),
+            TaskRule.CONTEXT: bool(self.tokens),
+        }
+        return tuple(rule for rule, given in found.items() if given)

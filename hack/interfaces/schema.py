@@ -6,7 +6,7 @@ keyword: a constraint of the reader that it cannot judge has to be the writer's 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -18,7 +18,7 @@ UPPER: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProp
 EQUAL: Final = ("pattern", "format", "multipleOf", "uniqueItems", "propertyNames", "x-kubernetes-list-type")
 RULES: Final = "x-kubernetes-validations"
 CHOICES: Final = ("anyOf", "oneOf")
-_GUARD = re.compile(r"!has\(self\.(\w+)\) \|\|")
+_GUARD = re.compile(r"!has\(self\.([\w.]+)\) \|\|")
 
 
 class Kind(StrEnum):
@@ -194,9 +194,16 @@ def _limits(sent: Schema, taken: Schema, path: str) -> Iterator[Refusal]:
 def _rules(sent: Schema, taken: Schema, path: str) -> Iterator[Refusal]:
     """A rule of the API server that the writer did not know: it may be broken, unless it is about a new member only."""
     known = {rule["rule"] for rule in sent.get(RULES, ())}
-    new_members = taken.get("properties", {}).keys() - sent.get("properties", {}).keys()
     for rule in taken.get(RULES, ()):
         guard = _GUARD.match(rule["rule"])
-        if rule["rule"] not in known and not (guard and guard[1] in new_members):
+        if rule["rule"] not in known and not (guard and _new(sent, taken, guard[1].split("."))):
             kind = Kind.TRANSITION if "oldSelf" in rule["rule"] else Kind.SHAPE
             yield Refusal(path, f"may break the rule {rule['rule']}", kind)
+
+
+def _new(sent: Schema, taken: Schema, member: Sequence[str]) -> bool:
+    """Whether only the reader knows a member, given by the names that lead to it."""
+    (first, *rest), known = member, sent.get("properties", {})
+    if first not in taken.get("properties", {}):
+        return False
+    return first not in known or (bool(rest) and _new(known[first], taken["properties"][first], rest))

@@ -69,6 +69,7 @@ def full_task_job() -> Object:
     job = minimal(**_shared_spec(), task="tasks:train", taskArgs={"rate": "0.1"}, model=model,
                   plugins=[{"name": "compression", "options": {"method": "int8"}}])  # fmt: skip
     job["metadata"]["name"] = "full-task"
+    job["spec"]["parallelism"]["taskRules"] = ["tensor"]
     return job
 
 

@@ -100,6 +100,26 @@ CREATES = [
         {"plugins": [], "task": None, "command": ["a.py"]},
         {"plugins": [{"name": "a"}], "task": None, "command": ["a.py"]},
     ),
+    Create(
+        "spec.parallelism.taskRules needs spec.task",
+        {"parallelism": {"taskRules": ["tensor", "pipeline"]}},
+        {"parallelism": {"taskRules": ["tensor"]}, "task": None, "command": ["a.py"]},
+    ),
+    Create(
+        "spec.parallelism.taskRules needs spec.task",
+        {"parallelism": {"taskRules": []}, "task": None, "command": ["a.py"]},
+        {"parallelism": {"taskRules": ["expert"]}, "task": None, "command": ["a.py"]},
+    ),
+    Create(
+        "parallelism.taskRules.*supported values",
+        {"parallelism": {"taskRules": ["tensor", "sequence", "pipeline", "context", "expert"]}},
+        {"parallelism": {"taskRules": ["data"]}},
+    ),
+    Create(
+        "Duplicate value",
+        {"parallelism": {"taskRules": ["pipeline", "tensor"]}},
+        {"parallelism": {"taskRules": ["tensor", "tensor"]}},
+    ),
     Create("spec.plugins.*name", {"plugins": [{"name": "int8"}]}, {"plugins": [{"name": "kc:state"}]}),
     Create("spec.plugins.*at most 1", {"plugins": [{"name": "a"}]}, {"plugins": [{"name": "a"}, {"name": "b"}]}),
     Create("kind measured needs parameters", {"model": MEASURED}, {"model": {"kind": "measured"}}),

@@ -18,6 +18,10 @@ from kuangchao_contracts.reasons import Phase
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
+def _empty(value: object) -> bool:
+    return not value
+
+
 class Priority(StrEnum):
     """Priority class; debug jobs may use at most the pool's debug share."""
 
@@ -189,6 +193,10 @@ class TrainingJobSpec(Contract):
                 f" devices.count %d in mode Manual'.format([{', '.join(_PINNED)}, self.devices.count])",
             ),
             (
+                "!has(self.parallelism.taskRules) || self.parallelism.taskRules.size() == 0 || has(self.task)",
+                "spec.parallelism.taskRules needs spec.task: a command lays out its own processes",
+            ),
+            (
                 "!has(self.channels) || self.channels.map(c, c.quotaPercent).sum() <= 100",
                 "the quotaPercent of all channels must not exceed 100 together",
             ),
@@ -263,6 +271,28 @@ class Failure(Contract):
     attempt: Annotated[int, Field(ge=0)] = 0
     step: Annotated[int, Field(ge=0)] | None = None
     time: datetime
+    section: Annotated[str, Field(max_length=32)] | None = None
+    """Part of a step in which a rank ran out of memory."""
+    peak_memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    memory_limit_bytes: Annotated[int, Field(ge=0)] | None = None
+
+
+class MemoryFailure(Contract):
+    """A plan that did not fit: what was estimated for its fullest device, and what a rank was seen to hold."""
+
+    plan: ShortText
+    """The plan in a few words."""
+    plan_hash: Annotated[str, Field(max_length=64)]
+    wish: Annotated[str, Field(max_length=64)]
+    """Digest of what the job wanted then; of another wish this says nothing."""
+    measured_bytes: Annotated[int, Field(ge=0)]
+    estimated_bytes: Annotated[int, Field(ge=0)] | None = None
+    attempt: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)] = 0
+
+
+MAX_MEMORY_FAILURES = 16
+"""Plans of one wish that may run out of memory; each needs less than the one before."""
 
 
 class TrainingJobStatus(Contract):
@@ -291,6 +321,8 @@ class TrainingJobStatus(Contract):
     checkpoints: Annotated[tuple[CheckpointRef, ...], Field(max_length=16)] = ()
     first_failure: Failure | None = None
     last_failure: Failure | None = None
+    out_of_memory: Annotated[tuple[MemoryFailure, ...], Field(max_length=MAX_MEMORY_FAILURES, exclude_if=_empty)] = ()
+    """Plans that did not fit, oldest first."""
     queued_time: datetime | None = None
     admitted_time: datetime | None = None
     start_time: datetime | None = None

@@ -151,6 +151,10 @@ BREAKS: dict[str, tuple[str, Change]] = {
         spec("TrainingJob", lambda schema: schema["properties"].pop("priority")),
     ),
     "kind: rule added": ("TrainingJob.spec", spec("TrainingJob", rule("self.pool != 'a'"))),
+    "kind: rule about an old member of a member": (
+        "TrainingJob.spec",
+        spec("TrainingJob", rule("!has(self.devices.min) || self.devices.min > 1")),
+    ),
 }
 COMPATIBLE: dict[str, Change] = {
     "operation added": lambda new: new["operations"].update({"state.sing": new["operations"]["state.save"]}),
@@ -176,6 +180,13 @@ COMPATIBLE: dict[str, Change] = {
         lambda schema: (
             schema["properties"].update(song={"type": "string"}),
             rule("!has(self.song) || self.song != ''")(schema),
+        ),
+    ),
+    "kind: rule about a new member of a member": spec(
+        "TrainingJob",
+        lambda schema: (
+            schema["properties"]["devices"]["properties"].update(song={"type": "string"}),
+            rule("!has(self.devices.song) || self.devices.song != ''")(schema),
         ),
     ),
 }  # fmt: skip

@@ -26,6 +26,7 @@ from kuangchao_contracts.plan import (
     ParallelPlan,
     PlanOutcome,
     PlanRequest,
+    Sharding,
     TrainingSpec,
     TransformerModel,
 )
@@ -33,7 +34,7 @@ from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
 from kuangchao_operator.layers.strategy.service import REMEMBERED, StrategyService
 from kuangchao_operator.layers.strategy.shipped import Planner, knowledge, plan, replan
 
@@ -152,7 +153,9 @@ def test_accumulation_takes_over_where_the_share_does_not_fit() -> None:
 
 
 def test_what_does_not_fit_shows_the_arithmetic_and_what_would() -> None:
-    why = plan(request(model=MODEL.replace(parameters=7_000_000_000))).infeasible
+    whole = Parallelism(sharding=Sharding.NONE)
+    large = request(model=MODEL.replace(parameters=7_000_000_000), parallelism=whole)
+    why = plan(large).infeasible
     assert why is not None
     assert why.reason == "Infeasible"
     assert why.field == "deviceMemory"
@@ -160,9 +163,9 @@ def test_what_does_not_fit_shows_the_arithmetic_and_what_would() -> None:
     assert len(why.memory) == 1
     needed = device_bytes_for(why.memory[0].reserved_bytes, "kuangchao-cpu", knowledge().calibration)
     enough = CPU.replace(memory_bytes=needed)
-    assert plan(request(model=MODEL.replace(parameters=7_000_000_000), shapes=(enough,))).plan is not None
+    assert plan(large.replace(shapes=(enough,))).plan is not None
     scarce = CPU.replace(memory_bytes=needed - MIB)
-    assert plan(request(model=MODEL.replace(parameters=7_000_000_000), shapes=(scarce,))).plan is None
+    assert plan(large.replace(shapes=(scarce,))).plan is None
 
 
 def test_a_pinned_micro_batch_that_does_not_fit_names_one_that_does() -> None:
@@ -178,7 +181,7 @@ def test_seven_billion_on_80_gb_is_refused_and_a_small_model_is_not() -> None:
     why = plan(seven).infeasible
     assert why is not None
     assert why.field == "deviceMemory"
-    assert why.memory[0].optimizer_bytes == 56 * 10**9
+    assert why.memory[0].optimizer_bytes * 8 == 56 * 10**9, "over eight ranks"
     training = TrainingSpec(global_batch=8, precision="bf16")
     small = seven.replace(model=MeasuredModel(parameters=10**9), training=training)
     assert plan(small).plan is not None
@@ -249,7 +252,9 @@ def test_a_command_gets_a_layout_and_no_say_about_its_batch() -> None:
 def test_every_unused_axis_is_rejected_with_a_reason_and_so_is_a_time_that_nobody_knows() -> None:
     *axes, objective = planned(plan(request())).rejected
     assert {axis.axis for axis in axes} == set(NEUTRAL)
-    assert {axis.reason for axis in axes} == {closed_reason(request(), name) for name in NEUTRAL}
+    closed = {axis.axis: axis.reason for axis in axes if axis.axis not in open_axes(request())}
+    assert closed == {name: closed_reason(request(), name) for name in closed}
+    assert {axis.reason for axis in axes if axis.axis not in closed} == {"fits without: 1.3 GiB of 1.9 GiB"}
     assert objective.axis == "objective"
     assert "the largest micro-batch" in objective.reason
 
@@ -277,7 +282,7 @@ def test_evidence_works_without_a_model() -> None:
 
 
 def test_at_micro_batch_one_evidence_is_the_end() -> None:
-    wish = request(training=TrainingSpec(global_batch=4))
+    wish = request(training=TrainingSpec(global_batch=4), parallelism=Parallelism(sharding=Sharding.NONE))
     why = replan(planned(plan(wish)), wish.replace(measured_peak_bytes=2 * GIB)).infeasible
     assert why is not None
     assert "measured peak 2.0 GiB" in why.message

@@ -3,8 +3,9 @@
 import json
 
 from kuangchao_contracts.plan import DeviceShape, MeasuredModel, PlanRequest, TrainingSpec
+from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
-from kuangchao_operator.layers.strategy.runnable import ON_REQUEST
+from kuangchao_operator.layers.strategy.runnable import on_request
 from kuangchao_operator.layers.strategy.shipped import plan
 
 CPU = DeviceShape(kind="cpu", model="EPYC", memory_bytes=2**31, per_node=4, nodes=1)
@@ -51,7 +52,7 @@ def test_json_of_a_plan_has_every_documented_key() -> None:
     assert (made["microBatch"], made["accumulationSteps"]) == (8, 2)
     assert (made["recompute"], made["sharding"]) == ("none", "none")
     assert set(made["memory"]["stages"][0]) >= DOCUMENTED_STAGE
-    assert made["rejected"][0] == {"axis": "tensor", "reason": ON_REQUEST}
+    assert made["rejected"][0] == {"axis": "tensor", "reason": on_request(TaskRule.TENSOR)}
     assert made["alternatives"][0]["summary"] == "dp4 micro-batch 16"
     assert made["bubbleFraction"] == 0
     assert made["stepSeconds"] is None
@@ -68,7 +69,7 @@ def test_json_of_a_refusal_has_the_same_keys_and_the_reason() -> None:
 
 def test_json_of_what_does_not_fit_shows_the_memory() -> None:
     refused = plan_json(plan(WISH.replace(model=MeasuredModel(parameters=10**10))))
-    assert refused["memory"]["stages"][0]["parametersBytes"] == 4 * 10**10
+    assert refused["memory"]["stages"][0]["parametersBytes"] == 10**10, "over four ranks"
 
 
 def test_text_names_plan_batch_memory_and_what_was_passed_over() -> None:
@@ -78,7 +79,7 @@ def test_text_names_plan_batch_memory_and_what_was_passed_over() -> None:
     assert "64 = micro-batch 8 x 4 ranks x 2 accumulated" in text
     assert "parameters: 1,000,000 x 4 B (fp32) = 4,000,000 B (3.8 MiB)" in text
     assert "Passed over: dp4 micro-batch 16: needs" in text
-    assert "Not used: tensor, pipeline, sequence, sharding" in text
+    assert "Not used: sharding (fits without: " in text
 
 
 def test_text_says_when_memory_was_not_checked() -> None:

@@ -35,10 +35,13 @@ def replan(previous: ParallelPlan, request: PlanRequest, known: Knowledge) -> Pl
         return PlanOutcome(infeasible=broken)
     setting = setting_of(previous, request)
     estimated = trial(request, known).memory.stages(setting)
+    # a peak in main memory is that of the whole process, one on a device what its allocator has given out
+    whole = request.shapes[0].kind == "cpu"
     evidence = Evidence(
         measured_bytes=request.measured_peak_bytes or 0,
-        estimated_bytes=max((stage.total_bytes for stage in estimated), default=0),
+        estimated_bytes=max((s.reserved_bytes if whole else s.total_bytes for s in estimated), default=0),
         setting=setting,
+        outside_bytes=known.calibration.backends[setting.backend].runtime_bytes if whole else 0,
     )
     return _plan(request, known, evidence)
 
@@ -58,7 +61,7 @@ def _plan(request: PlanRequest, known: Knowledge, evidence: Evidence | None) -> 
 
 
 def _explained(tried: Trial, best: Scored, digest: str) -> ParallelPlan:
-    reasons = Reasons(tried.search, best, tried.closed)
+    reasons = Reasons(tried.search, best, tried.closed, kept=not tried.request.what_if)
     return plan_of(best, tried.memory, tried.request, tried.shape, digest, reasons.alternatives(), reasons.rejected())
 
 

@@ -21,4 +21,5 @@ def plan_request(spec: TrainingJobSpec, pool: ResourcePoolSpec, shapes: tuple[De
         training=spec.training,
         parallelism=spec.parallelism,
         managed=spec.task is not None,
+        plugged=bool(spec.plugins),
     )

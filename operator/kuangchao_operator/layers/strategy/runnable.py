@@ -1,13 +1,15 @@
-"""What the workers of this release run, and so what a plan that is not hypothetical may use. Pure."""
+"""What the workers of this release run, and so what a plan that is not hypothetical may use. Pure.
 
-from collections.abc import Callable
+Who makes a worker run one more axis, or an axis at one more value, adds it to `CARRIED_OUT`; what needs rules in the
+task stands in `NEEDS` too. Nothing else in the planner knows what is built.
+"""
+
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Parallelism, PlanRequest, Recompute, Sharding
-
-RUNNABLE: Final = ("data", "microBatch")
-"""Members of `parallelism` that the worker carries out at any value for any task."""
+from kuangchao_contracts.rules import TaskRule
 
 NEUTRAL: Final[dict[str, object]] = {
     "tensor": 1,
@@ -22,45 +24,91 @@ NEUTRAL: Final[dict[str, object]] = {
     "stageLayers": (),
 }
 """The value of each axis with which it does nothing."""
+RUNNABLE: Final = ("data", "microBatch")
+"""Members of `parallelism` that anything runs at any value: they leave the model whole on every rank."""
 
-PINNED: Final[dict[str, Callable[[Any], bool]]] = {
-    "tensor": lambda _: True,
-    "sequence": lambda _: True,
-    "pipeline": lambda _: True,
-    "stageLayers": lambda _: True,
-    "schedule": lambda value: value in (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
-    "sharding": lambda value: value in (Sharding.NONE, Sharding.FULL),
+Values = tuple[Any, ...] | None
+ANY: Final[Values] = None
+CARRIED_OUT: Final[dict[str, Values]] = {
+    "tensor": ANY,
+    "sequence": ANY,
+    "pipeline": ANY,
+    "stageLayers": ANY,
+    "schedule": (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
+    "sharding": (Sharding.NONE, Sharding.FULL),
 }
-"""Members that the worker carries out at these values where the job pins them: whether the task has the rules that they
-need is in the task and in no request."""
-FOLLOWS: Final = {"pipeline": "stageLayers", "tensor": "sequence"}
-"""What is the planner's to choose once the other is pinned."""
+"""Axes that the worker carries out, each with the values at which it does."""
+NEEDS: Final[dict[str, TaskRule]] = {
+    "tensor": TaskRule.TENSOR,
+    "sequence": TaskRule.SEQUENCE,
+    "pipeline": TaskRule.PIPELINE,
+    "virtualStages": TaskRule.PIPELINE,
+    "schedule": TaskRule.PIPELINE,
+    "stageLayers": TaskRule.PIPELINE,
+    "context": TaskRule.CONTEXT,
+    "expert": TaskRule.EXPERT,
+}
+"""Axes for which the task must have rules: used unasked only where the job says that it has them."""
+FOLLOWS: Final = {TaskRule.TENSOR: TaskRule.SEQUENCE}
+"""What else a task with rules is taken to have rules for; a worker refuses the plan where it has none."""
 
 NOT_BUILT: Final = "not built in the worker yet"
-ON_REQUEST: Final = "used only where the job pins it, since the task must have rules for it"
 LAYOUT_ONLY: Final = "a command lays out its own processes: only data parallel"
+PLUGGED: Final = "a plug-in takes gradients whole: only data parallel"
 
 
 def given(parallelism: Parallelism) -> dict[str, Any]:
-    """The members that the user gave a value, by wire name; mode and objective are no axes."""
+    """The members that the user gave a value, by wire name; mode, objective and rules are no axes."""
     fields = type(parallelism).model_fields.items()
     values = {field.alias or name: getattr(parallelism, name) for name, field in fields}
-    return {name: v for name, v in values.items() if v is not None and name not in ("mode", "objective")}
+    return {name: v for name, v in values.items() if v is not None and name not in ("mode", "objective", "taskRules")}
 
 
 def open_axes(request: PlanRequest) -> frozenset[str]:
     """Axes whose value is the planner's to choose, or the user's to pin."""
-    if not request.managed:
-        return frozenset(RUNNABLE)
-    if request.what_if:
+    if request.what_if and request.managed:
         return frozenset((*NEUTRAL, *RUNNABLE))
-    wish = given(request.parallelism)
-    pinned = {name for name, carried_out in PINNED.items() if name in wish and carried_out(wish[name])}
-    return frozenset((*RUNNABLE, *pinned, *(other for name, other in FOLLOWS.items() if name in pinned)))
+    if not request.managed or request.plugged:
+        return frozenset(RUNNABLE)
+    wish, rules = given(request.parallelism), _rules(request.parallelism)
+    opened = (name for name in CARRIED_OUT if _pinned(name, wish) or (name not in wish and _ruled(name, rules)))
+    return frozenset((*RUNNABLE, *opened))
+
+
+def limits(request: PlanRequest) -> Mapping[str, tuple[Any, ...]]:
+    """Open axes that the planner may use at some values only, with those."""
+    if request.what_if:
+        return {}
+    return {name: values for name, values in CARRIED_OUT.items() if values is not None}
 
 
 def closed_reason(request: PlanRequest, name: str = "") -> str:
     """Why an axis is not used that is not open; without a name, why one that was asked for is not."""
     if not request.managed:
         return LAYOUT_ONLY
-    return ON_REQUEST if name in PINNED else NOT_BUILT
+    if request.plugged:
+        return PLUGGED
+    return on_request(NEEDS[name]) if name in CARRIED_OUT and name in NEEDS else NOT_BUILT
+
+
+def on_request(rule: TaskRule) -> str:
+    """Why the planner leaves alone what the task may have no rules for."""
+    return f"needs rules in the task: used where parallelism.taskRules names {rule.value}, or the job pins it"
+
+
+def _rules(parallelism: Parallelism) -> frozenset[TaskRule]:
+    """What the task has rules for: as the job says, and as what it pins lets conclude."""
+    wish = given(parallelism)
+    implied = {rule for name, rule in NEEDS.items() if wish.get(name, NEUTRAL[name]) != NEUTRAL[name]}
+    stated = {*parallelism.task_rules, *implied}
+    pinned = {FOLLOWS[rule] for rule in implied if rule in FOLLOWS and not parallelism.task_rules}
+    return frozenset(stated | pinned)
+
+
+def _pinned(name: str, wish: Mapping[str, Any]) -> bool:
+    values = CARRIED_OUT[name]
+    return name in wish and (values is None or wish[name] in values)
+
+
+def _ruled(name: str, rules: frozenset[TaskRule]) -> bool:
+    return name not in NEEDS or NEEDS[name] in rules

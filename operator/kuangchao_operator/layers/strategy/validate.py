@@ -20,7 +20,7 @@ from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
 from kuangchao_operator.layers.strategy.pins import as_infeasible
 from kuangchao_operator.layers.strategy.placement import island_of
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, limits, open_axes
 from kuangchao_operator.layers.strategy.schedule.links import creation_order
 from kuangchao_operator.layers.strategy.schedule.proof import prove
 from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
@@ -77,7 +77,7 @@ def _size(case: Case) -> Contradiction | None:
 def _pins(case: Case) -> Contradiction | None:
     """What the user pinned stands in the plan, and axes that workers do not run do nothing in it."""
     wish, wire = case.request.parallelism.wire(), case.plan.wire()
-    opened = open_axes(case.request)
+    opened, limited = open_axes(case.request), limits(case.request)
     manual = case.request.parallelism.mode is ParallelismMode.MANUAL
     for name in (*NEUTRAL, "data", "microBatch"):
         neutral = _plain(NEUTRAL.get(name, 1))
@@ -86,7 +86,8 @@ def _pins(case: Case) -> Contradiction | None:
         implied = neutral if manual and name != "stageLayers" else written
         if written != wish.get(name, implied):
             return _differs(name, written, wish.get(name, neutral), f"spec.parallelism.{name}")
-        if name not in opened and written != neutral:
+        usable = name in opened and written in limited.get(name, (written,))
+        if not usable and written != neutral:
             why = f"{name}={as_written(written)}: {closed_reason(case.request)}"
             message = f"{why}; nearest legal {name}: {as_written(neutral)}"
             return Contradiction(name, as_written(written), as_written(neutral), message)

@@ -1,7 +1,6 @@
 """Orders of passes: complete, legal, as large in memory as the footprint says, and as published."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -82,43 +81,6 @@ def test_micro_batches_come_in_order_in_each_chunk_and_kind(case: Case) -> None:
 )
 def test_orders_are_the_published_ones(case: Case, stage: int, expected: str) -> None:
     assert text(case.orders[stage]) == expected
-
-
-KINDS = {
-    "FORWARD": Kind.FORWARD,
-    "FULL_BACKWARD": Kind.BACKWARD,
-    "BACKWARD_INPUT": Kind.BACKWARD,
-    "BACKWARD_WEIGHT": Kind.WEIGHT,
-}
-
-
-def of_torch(schedule: type, stage: int, pipeline: int, **shape: int) -> list[Pass]:
-    """What torch's own schedule runs on a rank, less its pauses."""
-    actions = schedule._calculate_single_rank_operations(SimpleNamespace(pp_group_size=pipeline, **shape), stage)  # type: ignore[attr-defined] # private
-    return [
-        Pass(KINDS[action.computation_type.name], action.microbatch_index, action.stage_index // pipeline)
-        for action in actions
-        if action is not None
-    ]
-
-
-@pytest.mark.parametrize(("pipeline", "count"), [(2, 3), (4, 2), (4, 7), (4, 16), (8, 20)])
-def test_folded_orders_are_those_of_torch(pipeline: int, count: int) -> None:
-    from torch.distributed.pipelining.schedules import ScheduleZBVZeroBubble as Theirs
-
-    for stage, order in enumerate(orders(Schedule.ZERO_BUBBLE_V, pipeline, 2, count)):
-        shape = {"num_stages": 2 * pipeline, "_n_microbatches": count}
-        assert list(order) == of_torch(Theirs, stage, pipeline, **shape)
-
-
-@pytest.mark.parametrize(("pipeline", "virtual", "count"), [(2, 2, 4), (4, 2, 8), (4, 3, 10), (3, 4, 9)])
-def test_interleaved_orders_are_those_of_torch(pipeline: int, virtual: int, count: int) -> None:
-    from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B as Theirs
-
-    group = count // (count // pipeline)
-    for stage, order in enumerate(orders(Schedule.INTERLEAVED, pipeline, virtual, count)):
-        shape = {"n_local_stages": virtual, "microbatches_per_round": group, "_n_microbatches": count}
-        assert list(order) == of_torch(Theirs, stage, pipeline, **shape)
 
 
 @pytest.mark.parametrize(

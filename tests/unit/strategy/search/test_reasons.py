@@ -10,8 +10,10 @@ from kuangchao_contracts.plan import (
     ParallelPlan,
     PlanRequest,
     Precision,
+    Sharding,
     TransformerModel,
 )
+from kuangchao_operator.layers.strategy import runnable
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.plans import setting_of
 from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
@@ -130,7 +132,18 @@ def test_a_pin_that_is_too_much_is_named_with_what_would_fit() -> None:
     assert plan(ask(gib=40, parallelism={**pins, "microBatch": int(why.nearest)})).plan is not None
 
 
-def test_a_job_that_only_other_axes_would_save_is_told_the_what_if_plan() -> None:
+def test_a_job_that_rules_would_save_is_told_the_plan_with_them() -> None:
+    why = refused(ask(whatIf=False))
+    assert "if the task has rules for it (parallelism.taskRules), this fits: " in why.message
+    best = made(ask(whatIf=False, parallelism={"taskRules": ["tensor", "sequence", "pipeline"]}))
+    assert f"this fits: {best.summary()} " in why.message
+    assert (
+        "if the task has rules" not in refused(ask(whatIf=False, parallelism={"data": 8, "sharding": "none"})).message
+    )
+
+
+def test_a_job_that_only_axes_of_no_worker_would_save_is_told_the_what_if_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "CARRIED_OUT", {"sharding": (Sharding.NONE, Sharding.FULL)})
     why = refused(ask(whatIf=False))
     assert "what-if plan that fits: " in why.message
     assert "step " in why.message

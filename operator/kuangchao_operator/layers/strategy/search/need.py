@@ -22,13 +22,20 @@ class Evidence(NamedTuple):
 
     measured_bytes: int
     estimated_bytes: int
-    """In use, without what stands outside the allocator; 0: nothing was estimated."""
+    """As it is measured; 0: nothing was estimated."""
     setting: Setting
+    outside_bytes: int = 0
+    """Part of both that is the same under every plan."""
 
     @property
     def corrects(self) -> bool:
         """Whether the estimate was too low."""
         return 0 < self.estimated_bytes < self.measured_bytes
+
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """What the plan needed, measured and estimated."""
+        return self.measured_bytes - self.outside_bytes, max(1, self.estimated_bytes - self.outside_bytes)
 
 
 class Memory:
@@ -112,18 +119,20 @@ class Memory:
 
     def _correction(self, actual: Peak) -> str:
         assert self.evidence is not None, "nothing was measured"
-        measured, estimated = self.evidence.measured_bytes, self.evidence.estimated_bytes
-        thousandths = measured * 1000 // estimated
+        measured, estimated = self.evidence.ratio
+        thousandths, outside = measured * 1000 // estimated, self.evidence.outside_bytes
+        rest = f" but the {human_bytes(outside)} of the process itself" if outside else ""
         return (
-            f"measured: peak {human_bytes(measured)} where {human_bytes(estimated)} were estimated, so all of it x"
-            f" {thousandths / 1000}: {human_bytes(actual.allocated_bytes)} in use, {human_bytes(actual.device_bytes)}"
-            " of the device"
+            f"measured: peak {human_bytes(self.evidence.measured_bytes)} where"
+            f" {human_bytes(self.evidence.estimated_bytes)} were estimated, so all of it{rest} x"
+            f" {thousandths / 1000}: {human_bytes(actual.allocated_bytes)} in use,"
+            f" {human_bytes(actual.device_bytes)} of the device"
         )
 
     def _corrected(self, peak: Peak, setting: Setting) -> Peak:
         if self.evidence is None or not self.evidence.corrects:
             return peak
-        measured, estimated = self.evidence.measured_bytes, self.evidence.estimated_bytes
+        measured, estimated = self.evidence.ratio
         allocated = -(-peak.allocated_bytes * measured // estimated)
         return with_allocated(allocated, peak, setting, self._calibration.backends[setting.backend])
 

@@ -29,8 +29,9 @@ OF_PIPELINE: Final = ("virtualStages", "schedule", "stageLayers")
 class Reasons:
     """What there is to say about one winner."""
 
-    def __init__(self, search: Search, winner: Scored, closed: Callable[[str], str]) -> None:
-        self._search, self._winner, self._closed = search, winner, closed
+    def __init__(self, search: Search, winner: Scored, closed: Callable[[str], str], *, kept: bool) -> None:
+        """`closed` says why an axis is not the planner's to use; `kept`: the job gets the devices that it asks for."""
+        self._search, self._winner, self._closed, self._kept = search, winner, closed, kept
 
     def alternatives(self) -> tuple[Alternative, ...]:
         """Larger micro-batches that do not fit, then the best of the other splits."""
@@ -54,7 +55,7 @@ class Reasons:
     def _order(self) -> Iterator[RejectedAxis]:
         search, layout = self._search, self._winner.setting.layout
         several = len(divisors(search.space.global_batch // layout.data)) > 1 if search.space.managed else False
-        if search.objective is Objective.DEVICES and self._closed("tensor"):
+        if search.objective is Objective.DEVICES and self._kept:
             why = "devices: a job gets the devices.count that it asks for; a what-if plan finds the fewest that fit"
             yield RejectedAxis(axis="objective", reason=why)
         elif self._winner.step is None and search.objective is not Objective.MEMORY and several:

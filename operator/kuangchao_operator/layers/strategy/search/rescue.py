@@ -6,12 +6,14 @@ from typing import Final, NamedTuple
 
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import Infeasible, PlanRequest
+from kuangchao_contracts.rules import TaskRule
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.refusal import refused
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.plans import pinned_value
 from kuangchao_operator.layers.strategy.search.trial import Trial
@@ -32,7 +34,7 @@ PINS: Final = (
     "stage_layers",
 )
 """Pins in the order in which a user would rather give them up."""
-DIVIDES: Final = frozenset({"tensor", "pipeline", "sharding"})
+DIVIDES: Final = ("tensor", "pipeline", "sharding")
 """Axes of which more devices hold less each."""
 DOUBLINGS: Final = 7
 MOST_DEVICES: Final = 1_048_576
@@ -42,7 +44,7 @@ BETWEEN: Final = 24
 NEIGHBOURS: Final = 16
 """Sizes that are tried on either side of one with which there is no split."""
 MOST_HINTED: Final = 64
-"""Devices up to which a refusal names the plan that would fit if the worker could run it."""
+"""Devices up to which a refusal names a plan that would fit if the task or the worker could do more."""
 
 
 class _Way(NamedTuple):
@@ -114,7 +116,7 @@ def _best(tried: Trial) -> Setting | None:
 def _devices(tried: Trial) -> _Way | None:
     """How many more devices would do; none does where every rank holds the whole model."""
     request = tried.request
-    if tried.opened.isdisjoint(DIVIDES):
+    if _whole(tried):
         return None
     count = next((count for count in _counts(request) if _feasible(tried, count)), None)
     if count is None:
@@ -145,23 +147,38 @@ def _device(tried: Trial, closest: Closest) -> _Way:
     need = max(closest.need, evidence.measured_bytes + 1 if evidence is not None else 0)
     size = human_bytes(device_bytes_for(need, tried.search.space.backend, tried.known.calibration))
     words = f"a device with {size} or more, a smaller model, or a smaller training.sequenceLength"
-    why = tried.closed("tensor")
-    if why:
+    if _whole(tried):
+        why = next(filter(None, map(tried.closed, DIVIDES)), "pinned to 1 and none")
         words += "; more devices do not help, since every data-parallel rank holds the whole model (parallelism.tensor,"
         words += f" pipeline, sharding: {why})"
-        words += _what_if(tried)
+    words += _hint(tried) if any(map(tried.closed, DIVIDES)) else ""
     return _Way("deviceMemory", human_bytes(tried.shape.memory_bytes), size, words)
 
 
-def _what_if(tried: Trial) -> str:
-    """What could be done if the worker ran every axis; for a few devices only, since a job's answer must be quick."""
-    request = tried.request
+def _whole(tried: Trial) -> bool:
+    """Whether every rank holds the whole model, whatever is chosen."""
+    pins = tried.search.space.pins
+    return all(pins.get(name) == NEUTRAL[name] for name in DIVIDES)
+
+
+def _hint(tried: Trial) -> str:
+    """What could be done if the task had all rules, or the worker ran every axis.
+
+    For a few devices only, since a job's answer must be quick.
+    """
+    request, parallelism = tried.request, tried.request.parallelism
     if not request.managed or request.devices > MOST_HINTED or not tried.search.space.shaped:
         return ""
-    best = next(tried.again(request.replace(what_if=True)).search.ranked(), None)
-    if best is None:
-        return "; nor would it fit if the worker could split the model over these devices"
-    return f"; a what-if plan that fits: {label(best.setting)} ({costs(best, tried.search.space.budget)})"
+    ruled = request.replace(parallelism=parallelism.replace(task_rules=tuple(TaskRule)))
+    would = {
+        "; if the task has rules for it (parallelism.taskRules), this fits": ruled,
+        "; a what-if plan that fits": request.replace(what_if=True),
+    }
+    for words, wish in would.items():
+        best = next(tried.again(wish).search.ranked(), None)
+        if best is not None:
+            return f"{words}: {label(best.setting)} ({costs(best, tried.search.space.budget)})"
+    return "; nor would it fit if the worker could split the model over these devices"
 
 
 def _no_layout(tried: Trial) -> Infeasible:

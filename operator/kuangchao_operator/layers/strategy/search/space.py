@@ -1,5 +1,6 @@
 """What a search may choose: sizes of the job, values that the user pinned, and axes that are open. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kuangchao_contracts.plan import (
@@ -15,7 +16,7 @@ from kuangchao_operator.layers.strategy.footprint.budget import spared_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
 from kuangchao_operator.layers.strategy.placement import island_of
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, given
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, given, limits
 
 FRAMEWORK = {"cpu": "kuangchao-cpu", "gpu": "kuangchao"}
 """Whose figures of the calibration hold for which kind of device."""
@@ -37,6 +38,8 @@ class Space(NamedTuple):
     """Whether there is a model at all."""
     pins: dict[str, Any]
     """By name of a member of `parallelism`; what is not here is open."""
+    limits: Mapping[str, tuple[Any, ...]]
+    """Values to which an open axis is kept."""
     backend: str
     budget: int | None
     """Bytes that a rank may count on; None: not known."""
@@ -48,8 +51,10 @@ class Space(NamedTuple):
         return self.known and self.measured is None
 
     def options(self, name: str, found: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The pinned value of an axis, or else what was found for it."""
-        return (self.pins[name],) if name in self.pins else found
+        """The pinned value of an axis, or else what was found for it and may be used."""
+        if name in self.pins:
+            return (self.pins[name],)
+        return tuple(value for value in found if value in self.limits.get(name, found))
 
 
 def space_of(
@@ -69,6 +74,7 @@ def space_of(
         measured=model if isinstance(model, MeasuredModel) else None,
         known=model is not None,
         pins=_pins(request, opened, shaped=shaped),
+        limits=limits(request),
         backend=backend,
         budget=spared_bytes(shape.memory_bytes, backend, calibration) if shape.memory_bytes else None,
         managed=request.managed,
