@@ -19,6 +19,14 @@ class FaultReport(Contract):
     pods_alive: bool
     """Whether every pod of the incarnation still runs, so that its agents can start ranks again."""
     nodes_lost: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
+    estimated_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    """What the plan of the attempt says that its fullest device needs; None: nothing was estimated."""
+
+    @property
+    def measured_peak_bytes(self) -> int | None:
+        """The highest peak of a rank that ran out of memory; None: none did, or nobody could measure it."""
+        peaks = (f.peak_memory_bytes for f in self.failures if f.reason == Reason.OUT_OF_MEMORY)
+        return max((peak for peak in peaks if peak is not None), default=None)
 
     def audit_text(self) -> str:
         """What happened, as the decision sees it."""
@@ -33,6 +41,8 @@ class Recovery(StrEnum):
     """Same pods, new attempt: agents end their ranks, join again and restore."""
     NEW_PODS = "NewPods"
     """New incarnation and attempt for the whole gang, placed anew."""
+    REPLAN = "Replan"
+    """As NewPods, under another plan: this one did not fit, and would not another time."""
     SUSPEND = "Suspend"
     FAIL = "Fail"
 
@@ -45,6 +55,8 @@ class FaultDecision(Contract):
     message: Annotated[str, Field(max_length=1024)]
     charged: bool
     avoid_nodes: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
+    measured_peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    """With REPLAN: what strategy is to plan with."""
 
     def audit_text(self) -> str:
         """The verdict."""

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     # good
     PLANNED = "Planned"
     PLANNED_WITHOUT_MEMORY_CHECK = "PlannedWithoutMemoryCheck"
+    REPLANNED = "Replanned"
     QUOTA_RESERVED = "QuotaReserved"
     ADMITTED = "Admitted"
     STARTED = "Started"

@@ -16,6 +16,7 @@ from kuangchao_contracts.plugins import PluginChoice
 Attempt = Annotated[int, Field(ge=1)]
 PodIndex = Annotated[int, Field(ge=0, le=16_383)]
 Rank = Annotated[int, Field(ge=0, le=1_048_575)]
+MemoryBytes = Annotated[int, Field(ge=0, le=2**53)]
 MAX_HEADS_TEXT = 640
 """Characters of an audit record that the heads of operation logs may take."""
 
@@ -99,6 +100,10 @@ class RankReport(Contract):
     exit_code: int | None = None
     error: Text | None = None
     error_kind: Annotated[str, Field(max_length=64)] | None = None
+    peak_memory_bytes: MemoryBytes | None = None
+    """Of a rank that ran out of memory: what it held at most, with what was refused to it last. None: not known."""
+    memory_limit_bytes: MemoryBytes | None = None
+    """Of such a rank: what it may hold at most. None: not known, or no limit."""
 
 
 class RankNote(Contract):

@@ -16,6 +16,10 @@ class ReplanRequest(Contract):
     previous: ParallelPlan
     request: PlanRequest
 
+    def audit_text(self) -> str:
+        """Which plan did not fit, and the peak that was measured."""
+        return f"plan {self.previous.hash} measured peak {self.request.measured_peak_bytes}"
+
 
 class StrategyControl(Port):
     """Plans for the pool's shape."""

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kuangchao_contracts import names
+from kuangchao_contracts.units import to_bytes
 from kuangchao_operator.kube.writer import controller_uid
 from kuangchao_operator.layers.execution.model import PodFact
 from kuangchao_operator.layers.execution.overrides import OUR_CONTAINER
@@ -73,9 +74,18 @@ def pod_fact(body: dict[str, Any], index: int, incarnation: int, *, owned: bool)
         exit_code=ended.get("exitCode"),
         exit_reason=exit_reason,
         termination_message=str(ended.get("message") or status.get("message") or "")[:MAX_TEXT],
+        memory_limit_bytes=_memory_limit(spec),
         finished_at=_time(ended.get("finishedAt")),
         disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
     )
+
+
+def _memory_limit(spec: dict[str, Any]) -> int | None:
+    """Bytes that the training container may hold."""
+    found = (c for c in spec.get("containers") or () if c.get("name") == OUR_CONTAINER)
+    main: dict[str, Any] = next(found, {})
+    limit = ((main.get("resources") or {}).get("limits") or {}).get("memory")
+    return to_bytes(limit) if limit is not None else None
 
 
 def _container(status: dict[str, Any], name: str) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class KubeFacts(Facts):
             job=job,
             pool=pool_facts(job.spec.pool, self._cache),
             plan=await self._plans.plan(job),
+            failed_plan=await self._plans.failed(job),
             pods=self._pods(job),
             agents=self._agents.agents(job.metadata.uid),
             storage_problem=problem[1] if problem else None,

@@ -29,19 +29,23 @@ class Pods(Protocol):
 
 
 class PlanRecord(PlanSource):
-    """Where the plan of the admitted job is kept: what the ParallelPlan object is in a cluster."""
+    """Where the plans of the job are kept: what ParallelPlan objects are in a cluster."""
 
     def __init__(self) -> None:
-        self._plan: ParallelPlan | None = None
+        self._plans: dict[str, ParallelPlan] = {}
 
     def keep(self, plan: ParallelPlan) -> None:
         """Record a plan."""
-        self._plan = plan
+        self._plans[plan.hash] = plan
 
     async def plan(self, job: TrainingJob) -> ParallelPlan | None:
         """The plan that the job's status names, once it is recorded."""
-        wanted = job.status.plan_hash if job.status is not None else None
-        return self._plan if self._plan is not None and self._plan.hash == wanted else None
+        return self._plans.get(job.status.plan_hash or "") if job.status is not None else None
+
+    def failed(self, job: TrainingJob) -> ParallelPlan | None:
+        """The newest plan that ran out of memory."""
+        failures = job.status.out_of_memory if job.status is not None else ()
+        return self._plans.get(failures[-1].plan_hash) if failures else None
 
 
 class LocalFacts(Facts):
@@ -70,6 +74,7 @@ class LocalFacts(Facts):
             job=job,
             pool=pool_facts(job, self._pool),
             plan=await self._plan.plan(job),
+            failed_plan=self._plan.failed(job),
             pods=self._pods.pods(),
             agents=self._agents.agents(job.metadata.uid),
             operator_started_at=self._started,

@@ -20,6 +20,7 @@ from kuangchao_operator.layers.execution.model import (
     Reclaim,
     RecordPlan,
     RenewTokens,
+    Replan,
     Stop,
 )
 from kuangchao_operator.shell.ports import Authority, Effects
@@ -36,6 +37,8 @@ class Actions:
         match action:
             case Plan(request=request):
                 return await self._call(job, "strategy.plan", request)
+            case Replan(request=request):
+                return await self._call(job, "strategy.replan", request)
             case Assess(report=report):
                 return await self._call(job, "state.assess", report)
             case RecordPlan(plan=plan):

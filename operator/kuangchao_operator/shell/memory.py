@@ -21,6 +21,7 @@ from kuangchao_operator.layers.execution.model import (
     Reclaim,
     RecordPlan,
     RenewTokens,
+    Replan,
     Stop,
     StopDone,
 )
@@ -81,7 +82,7 @@ class JobMemory:
         """Note that an action succeeded, with the answer of the layer that was asked."""
         self._failures.pop(action.content_hash(), None)
         match action:
-            case Plan(request=request) if isinstance(answer, PlanOutcome):
+            case Plan(request=request) | Replan(request=request) if isinstance(answer, PlanOutcome):
                 self.outcome, self.outcome_digest = answer, request.content_hash()
             case Assess(report=report) if isinstance(answer, FaultDecision):
                 self.verdict, self.verdict_attempt = answer, report.attempt

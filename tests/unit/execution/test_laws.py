@@ -21,6 +21,9 @@ EVENTS: dict[str, Callable[[World], object]] = {
     "beat": lambda w: w.pods and _all_there(w) and w.beat(5),
     "starting": lambda w: w.pods and _all_there(w) and w.beat(0, RankState.STARTING),
     "crash": lambda w: w.pods and _all_there(w) and w.beat(6, exits={1: 1}, error="boom", error_kind="ValueError"),
+    "out of memory": lambda w: (
+        w.pods and _all_there(w) and w.beat(6, exits={1: 1}, error_kind="OutOfMemory", peak_memory_bytes=2**31)
+    ),
     "peer loss": lambda w: (
         w.pods and _all_there(w) and w.beat(6, exits={0: 1}, error="Broken pipe", error_kind="PeerLost")
     ),

@@ -11,6 +11,7 @@ from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
 from kuangchao_contracts.api.trainingjob import Devices, NodeShare, Priority, TrainingJobSpec, TrainingJobStatus
 from kuangchao_contracts.faults import FaultDecision, Recovery
 from kuangchao_contracts.plan import DeviceShape, Infeasible, ParallelPlan, PlanOutcome, PlanRequest
+from kuangchao_contracts.ports.strategy import ReplanRequest
 from kuangchao_contracts.ranges import from_ranges
 from kuangchao_contracts.reasons import ConditionType, Reason
 from kuangchao_contracts.run import HeartbeatRequest, JoinRequest, RankReport, RankState
@@ -32,6 +33,7 @@ from kuangchao_operator.layers.execution.model import (
     Reclaim,
     RecordPlan,
     RenewTokens,
+    Replan,
     Stop,
     StopDone,
     Waiting,
@@ -90,6 +92,16 @@ def make_plan(request: PlanRequest) -> ParallelPlan:
     )
 
 
+def smaller_plan(request: ReplanRequest) -> ParallelPlan:
+    """The plan that failed, with half of its micro-batch."""
+    previous = request.previous
+    return previous.replace(
+        micro_batch=max(1, previous.micro_batch // 2),
+        accumulation_steps=previous.accumulation_steps * 2,
+        request_digest=request.request.content_hash(),
+    )
+
+
 def waiting(
     name: str, devices: int, *, age: int = 0, per_pod: int = 1, priority: Priority = Priority.PRODUCTION
 ) -> Waiting:
@@ -124,6 +136,8 @@ class World:
         self.agents: dict[int, AgentFact] = {}
         self.facts: dict[str, Any] = {}
         self.plan: ParallelPlan | None = None
+        self.plans: dict[str, ParallelPlan] = {}
+        """Every plan that was recorded, by hash."""
         self.infeasible: Infeasible | None = None
         self.verdict: FaultDecision | None = None
         self.assessed: list[Assess] = []
@@ -141,11 +155,16 @@ class World:
             job=self.job,
             pool=self.pool,
             plan=self.plan,
+            failed_plan=self.failed_plan(),
             pods=tuple(self.pods.values()),
             agents=tuple(self.agents.values()),
             operator_started_at=self.started,
             **self.facts,
         )
+
+    def failed_plan(self) -> ParallelPlan | None:
+        failures = self.job.status.out_of_memory if self.job.status else ()
+        return self.plans.get(failures[-1].plan_hash) if failures else None
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -273,8 +292,14 @@ class World:
                     PlanOutcome(infeasible=self.infeasible) if self.infeasible else PlanOutcome(plan=make_plan(request))
                 )
                 self.facts |= {"outcome": answer, "outcome_digest": request.content_hash()}
+            case Replan(request=request):
+                answer = PlanOutcome(infeasible=self.infeasible)
+                if self.infeasible is None:
+                    answer = PlanOutcome(plan=smaller_plan(request))
+                self.facts |= {"outcome": answer, "outcome_digest": request.content_hash()}
             case RecordPlan(plan=plan):
                 self.plan = plan
+                self.plans[plan.hash] = plan
             case Launch():
                 self._launch(action)
             case RenewTokens():

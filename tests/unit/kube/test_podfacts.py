@@ -65,6 +65,23 @@ def test_out_of_memory_is_told_by_the_kubelet() -> None:
     assert (seen.exit_code, seen.exit_reason) == (137, "OOMKilled")
 
 
+@pytest.mark.parametrize(
+    ("containers", "limit"),
+    [
+        ([{"name": "train", "resources": {"limits": {"memory": "1Gi"}}}], 2**30),
+        ([{"name": "train"}, {"name": "side-car", "resources": {"limits": {"memory": "1Gi"}}}], None),
+        ([{"name": "train", "resources": {}}], None),
+    ],
+    ids=["limited", "only the side-car", "not limited"],
+)
+def test_the_limit_of_the_training_container_is_known(containers: list[dict[str, Any]], limit: int | None) -> None:
+    body = pod()
+    body["spec"]["containers"] = containers
+    record = pod_record(body)
+    assert record is not None
+    assert record.fact.memory_limit_bytes == limit
+
+
 def test_an_evicted_pod_has_no_container_state_but_a_reason() -> None:
     seen = fact(phase="Failed", reason="Evicted", message="low on memory")
     assert (seen.phase, seen.exit_reason, seen.termination_message) == ("Failed", "Evicted", "low on memory")

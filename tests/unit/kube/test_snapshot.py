@@ -34,6 +34,9 @@ class World:
     async def plan(self, _: Any) -> None:
         return None
 
+    async def failed(self, _: Any) -> None:
+        return None
+
     async def pods(self) -> list[PodFact]:
         snapshot = await self.facts.snapshot("ns", "j")
         assert snapshot is not None

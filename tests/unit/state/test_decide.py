@@ -1,13 +1,17 @@
 """The table of recoveries and its limits."""
 
+from typing import Any
+
 import pytest
 
 from kuangchao_contracts.api import ObjectMeta, TrainingJob
 from kuangchao_contracts.api.trainingjob import (
+    MAX_MEMORY_FAILURES,
     Devices,
     Failure,
     FaultPolicy,
     HangAction,
+    MemoryFailure,
     RestartLimitAction,
     TrainingJobSpec,
     TrainingJobStatus,
@@ -16,6 +20,8 @@ from kuangchao_contracts.faults import FaultDecision, FaultReport, Recovery
 from kuangchao_contracts.reasons import INFRASTRUCTURE, Reason
 from kuangchao_operator.layers.state.decide import MAX_IDLE_RESTARTS, RECOVERY, assess
 from tests.unit.execution.world import START
+
+GIB = 2**30
 
 
 def failure(
@@ -32,25 +38,33 @@ def judge(
     last: Failure | None = None,
     step: int = 10,
     message: str = "boom",
+    peaks: tuple[int, ...] = (),
+    estimated: int | None = None,
+    program: dict[str, object] | None = None,
     **status: object,
 ) -> FaultDecision:
     fields = {"attempt": 2, "start_time": START, "last_failure": last, **status}
     job = TrainingJob(
         metadata=ObjectMeta(name="job", namespace="team", uid="u"),
-        spec=TrainingJobSpec(pool="p", task="m:f", devices=Devices(count=2), fault=policy or FaultPolicy()),
+        spec=TrainingJobSpec.model_validate(
+            {"pool": "p", "devices": Devices(count=2), "fault": policy or FaultPolicy(), **(program or {"task": "m:f"})}
+        ),
         status=TrainingJobStatus.model_validate(fields),
     )
     first = failure(reason, step=step, message=message)
+    others = tuple(first.replace(peak_memory_bytes=peak, memory_limit_bytes=8 * GIB) for peak in peaks)
     report = FaultReport(
         reason=reason,
         attempt=2,
-        failures=(first,),
+        failures=others or (first,),
+        estimated_peak_bytes=estimated,
         pods_alive=alive,
         nodes_lost=("b",) if reason is Reason.NODE_LOST else (),
     )
     return assess(report, job)
 
 
+PLAN_OUT_OF_MEMORY = MemoryFailure(plan="dp2 micro-batch 8", plan_hash="a", wish="b", measured_bytes=GIB, attempt=1)
 TABLE = [
     (Reason.USER_ERROR, Recovery.RESTART_RANKS, True),
     (Reason.RANK_EXITED, Recovery.RESTART_RANKS, True),
@@ -167,3 +181,34 @@ def test_job_that_never_ran_fails_at_its_start_deadline(reason: Reason) -> None:
 
 def test_hang_fails_where_the_policy_says_so() -> None:
     assert judge(Reason.HUNG, policy=FaultPolicy(on_hang=HangAction.FAIL)).recovery is Recovery.FAIL
+
+
+@pytest.mark.parametrize(
+    ("case", "recovery", "words"),
+    [
+        (
+            {"estimated": GIB},
+            Recovery.REPLAN,
+            "measured peak 6.0 GiB where 1.0 GiB were estimated, limit 8.0 GiB; rank",
+        ),
+        ({}, Recovery.REPLAN, "measured peak 6.0 GiB where nothing was estimated"),
+        ({"program": {"command": ["train.py"]}}, Recovery.FAIL, "a command is not planned again"),
+        ({"peaks": ()}, Recovery.RESTART_RANKS, "rank 1 on b"),
+        ({"restarts": 3}, Recovery.REPLAN, "measured peak"),
+        ({"last": failure(Reason.OUT_OF_MEMORY, attempt=1)}, Recovery.REPLAN, "measured peak"),
+        ({"out_of_memory": (PLAN_OUT_OF_MEMORY,) * MAX_MEMORY_FAILURES}, Recovery.FAIL, "after 16 plans"),
+    ],
+    ids=["managed", "no estimate", "command", "no figure", "budget used up", "twice in a row", "too many plans"],
+)
+def test_a_measured_peak_asks_for_another_plan_and_uses_no_budget(
+    case: dict[str, Any], recovery: Recovery, words: str
+) -> None:
+    verdict = judge(Reason.OUT_OF_MEMORY, **({"peaks": (4 * GIB, 6 * GIB)} | case))
+    assert (verdict.recovery, verdict.reason) == (recovery, Reason.OUT_OF_MEMORY)
+    assert words in verdict.message
+    assert verdict.measured_peak_bytes == (6 * GIB if recovery is Recovery.REPLAN else None)
+    assert verdict.charged is (recovery is Recovery.RESTART_RANKS)
+
+
+def test_a_peak_of_another_fault_is_no_reason_for_another_plan() -> None:
+    assert judge(Reason.USER_ERROR, peaks=(GIB,)).recovery is Recovery.RESTART_RANKS

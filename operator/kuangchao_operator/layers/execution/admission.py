@@ -6,13 +6,14 @@ waiting costs no writes, and no timers save for a missing storage claim, which n
 
 from kuangchao_contracts import names
 from kuangchao_contracts.api.trainingjob import Priority
-from kuangchao_contracts.plan import ParallelPlan, PlanRequest
+from kuangchao_contracts.plan import DeviceShape, ParallelPlan, PlanRequest
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
-from kuangchao_operator.layers.execution import limits
+from kuangchao_operator.layers.execution import limits, replan
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang, as_waiting
-from kuangchao_operator.layers.execution.model import Plan, PoolFacts
+from kuangchao_operator.layers.execution.finish import fail
+from kuangchao_operator.layers.execution.model import PoolFacts
 from kuangchao_operator.layers.execution.queue import Admission, admit, ceiling
 from kuangchao_operator.layers.execution.release import stop, terminating
 from kuangchao_operator.layers.execution.validate import refusal
@@ -39,39 +40,47 @@ def seek(draft: Draft, gang: Gang) -> None:
     if not pool.shapes:
         _queued(draft, Admission(reason=Reason.POOL_EMPTY, message=f"pool {pool.name} has no usable node"))
         return
-    plan = plan_for(draft, pool)
+    plan = plan_for(draft, gang, pool)
     if plan is not None:
         _admit(draft, pool, plan)
 
 
-def plan_request(draft: Draft, pool: PoolFacts) -> PlanRequest:
+def plan_request(draft: Draft, shapes: tuple[DeviceShape, ...]) -> PlanRequest:
     """What strategy is asked: the spec and the pool's shape, never what is free just now."""
     spec = draft.spec
     return PlanRequest(
         devices=spec.devices.count,
         per_pod=spec.devices.per_pod,
-        shapes=pool.shapes,
+        shapes=shapes,
         model=spec.model,
         training=spec.training,
         parallelism=spec.parallelism,
         managed=spec.task is not None,
+        plugged=bool(spec.plugins),
     )
 
 
-def plan_for(draft: Draft, pool: PoolFacts) -> ParallelPlan | None:
+def plan_for(draft: Draft, gang: Gang, pool: PoolFacts) -> ParallelPlan | None:
     """The plan to reserve for; None: strategy must be asked first, or said no. A recovering job keeps its plan."""
     kept = draft.snapshot.plan
     if draft.holds(C.RESTARTING) and kept is not None and kept.hash == draft.status.plan_hash:
         return kept
-    request = plan_request(draft, pool)
+    request = plan_request(draft, pool.shapes)
+    asked = replan.question(draft, request)
     outcome = draft.snapshot.outcome
-    if outcome is None or draft.snapshot.outcome_digest != request.content_hash():
-        draft.act(Plan(request=request))
+    if outcome is None or draft.snapshot.outcome_digest != asked.request.content_hash():
+        draft.act(asked)
         draft.wake(limits.TICK)
         return None
-    if outcome.infeasible is not None:
-        _refuse(draft, Reason(outcome.infeasible.reason), outcome.infeasible.message)
-    return outcome.plan
+    failures, why = replan.in_force(draft, request), outcome.infeasible
+    end = replan.dead_end(failures, outcome.plan, why) if failures else ""
+    if end and draft.holds(C.RESTARTING):
+        fail(draft, gang, Reason.OUT_OF_MEMORY, end)
+    elif end:
+        _refuse(draft, Reason.INFEASIBLE, end)
+    elif why is not None:
+        _refuse(draft, Reason(why.reason), why.message)
+    return None if end else outcome.plan
 
 
 def note_plan(draft: Draft, plan: ParallelPlan) -> None:
@@ -80,6 +89,9 @@ def note_plan(draft: Draft, plan: ParallelPlan) -> None:
     draft.update(plan_hash=plan.hash, plan_summary=plan.summary(), plan_name=name, total_pods=plan.pods)
     reason = Reason.PLANNED if plan.memory_checked else Reason.PLANNED_WITHOUT_MEMORY_CHECK
     text = "" if plan.memory_checked else "; memory was not checked"
+    failures = replan.in_force(draft, plan_request(draft, ()))
+    if failures:
+        reason, text = Reason.REPLANNED, f"{text}; {replan.replaced(failures, plan)}"
     draft.set(C.PLANNED, True, reason, f"{plan.summary()} on {plan.world_size} ranks in {plan.pods} pods{text}")
 
 

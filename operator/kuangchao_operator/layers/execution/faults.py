@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from kuangchao_contracts.api.trainingjob import Failure, HangAction, SuccessPolicy, TrainingJobSpec, TrainingJobStatus
+from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.reasons import Reason
@@ -19,6 +20,7 @@ from kuangchao_contracts.text import printable
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
+from kuangchao_operator.layers.execution.replan import estimate
 from kuangchao_operator.layers.execution.symptoms import DRAINED_EXIT, classify, peer_loss
 
 IMAGE_REASONS: Final = frozenset(
@@ -98,6 +100,7 @@ def gather(snapshot: JobSnapshot, gang: Gang, *, was_running: bool, pods_were_re
         failures=tuple(f.failure for f in faults[:64]),
         pods_alive=finder.pods_alive(),
         nodes_lost=tuple(sorted(lost))[:64],
+        estimated_peak_bytes=estimate(snapshot.plan, device_kind(snapshot)),
     )
 
 
@@ -165,15 +168,20 @@ class _Finder:
         bad = [r for r in self._gang.pod_reports(index) if ended_badly(r)]
         yield from (self._rank(index, r) for r in bad)
         if pod.exit_reason == "OOMKilled":
-            yield self._fault(
-                Reason.OUT_OF_MEMORY, "the container went over its memory limit", index, code=pod.exit_code
-            )
+            yield self._over_limit(index, pod)
         elif (pod.exit_code or pod.phase == "Failed") and not bad:
             text = f"{pod.exit_reason or 'the pod failed'}, exit code {pod.exit_code}"
             reason = Reason.EVICTED if pod.exit_code == DRAINED_EXIT else Reason.RANK_EXITED
             yield self._fault(reason, text, index, code=pod.exit_code)
         elif pod.exit_code is None and self._silent(index) and not self._unheard():
             yield self._fault(Reason.AGENT_LOST, "the agent is silent", index)
+
+    def _over_limit(self, index: int, pod: PodFact) -> Fault:
+        """A container that was killed as a whole has no last words: each of its ranks needs more than its share."""
+        share = pod.memory_limit_bytes // self._gang.per_pod if pod.memory_limit_bytes is not None else None
+        fault = self._fault(Reason.OUT_OF_MEMORY, "the container went over its memory limit", index, code=pod.exit_code)
+        known = fault.failure.replace(peak_memory_bytes=share, memory_limit_bytes=share)
+        return Fault(known, fault.reason)
 
     def _expected(self) -> bool:
         """Whether a pod that is not seen must have existed."""
@@ -213,7 +221,14 @@ class _Finder:
         text = report.error or f"rank {report.rank} {ending(report.exit_code)}"
         consequence = reason is Reason.RANK_EXITED and peer_loss(report)
         fault = self._fault(reason, text, index, rank=report.rank, code=report.exit_code, step=report.step)
-        return Fault(fault.failure, reason, consequence, self._first_exit(index))
+        failure = fault.failure
+        if reason is Reason.OUT_OF_MEMORY:
+            failure = failure.replace(
+                section=printable(report.section)[:32],
+                peak_memory_bytes=report.peak_memory_bytes,
+                memory_limit_bytes=report.memory_limit_bytes,
+            )
+        return Fault(failure, reason, consequence, self._first_exit(index))
 
     def _first_exit(self, index: int) -> datetime | None:
         pod, agent = self._gang.pods.get(index), self._gang.agents.get(index)
@@ -302,6 +317,12 @@ class _Finder:
             time=self._now,
         )
         return Fault(failure, reason)
+
+
+def device_kind(snapshot: JobSnapshot) -> DeviceKind:
+    """What the job runs on."""
+    given = snapshot.job.spec.devices.type
+    return given or (snapshot.pool.spec.device_type if snapshot.pool is not None else DeviceKind.GPU)
 
 
 def refused(pod: PodFact) -> bool:

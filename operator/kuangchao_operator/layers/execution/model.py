@@ -11,6 +11,7 @@ from kuangchao_contracts.api.trainingjob import NodeShare, Priority, TrainingJob
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.faults import FaultDecision, FaultReport
 from kuangchao_contracts.plan import DeviceShape, ParallelPlan, PlanOutcome, PlanRequest
+from kuangchao_contracts.ports.strategy import ReplanRequest
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import HeartbeatRequest
 
@@ -39,6 +40,8 @@ class PodFact(Contract):
     exit_reason: str = ""
     """OOMKilled, Evicted, Error ... as Kubernetes says it."""
     termination_message: str = ""
+    memory_limit_bytes: int | None = None
+    """Limit of the training container; None: it has none."""
     finished_at: datetime | None = None
     """When the training container ended, as the kubelet says it."""
     disrupted: bool = False
@@ -111,10 +114,12 @@ class JobSnapshot(Contract):
     job: TrainingJob
     pool: PoolFacts | None = None
     outcome: PlanOutcome | None = None
-    """Answer of strategy to `request_digest`, if it was asked in this process."""
+    """Answer of strategy to the question of `outcome_digest`, if it was asked in this process."""
     outcome_digest: str | None = None
     plan: ParallelPlan | None = None
     """The plan of the admitted job, from its ParallelPlan object."""
+    failed_plan: ParallelPlan | None = None
+    """The newest plan in `status.outOfMemory`, from its object; None: there is none, or its object is gone."""
     pods: tuple[PodFact, ...] = ()
     agents: tuple[AgentFact, ...] = ()
     verdict: FaultDecision | None = None
@@ -146,6 +151,13 @@ class Plan(Contract):
 
     kind: Literal["plan"] = "plan"
     request: PlanRequest
+
+
+class Replan(Contract):
+    """Ask strategy for a plan in place of one that was seen not to fit."""
+
+    kind: Literal["replan"] = "replan"
+    request: ReplanRequest
 
 
 class RecordPlan(Contract):
@@ -222,7 +234,7 @@ class DeleteJob(Contract):
     kind: Literal["deleteJob"] = "deleteJob"
 
 
-Action = Plan | RecordPlan | Launch | RenewTokens | Stop | Reclaim | Assess | Emit | DeleteJob
+Action = Plan | Replan | RecordPlan | Launch | RenewTokens | Stop | Reclaim | Assess | Emit | DeleteJob
 
 
 class Decision(Contract):

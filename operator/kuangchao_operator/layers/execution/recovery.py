@@ -3,10 +3,12 @@
 from kuangchao_contracts.faults import FaultDecision, FaultReport, Recovery
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
+from kuangchao_operator.layers.execution.admission import plan_request
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.finish import fail
 from kuangchao_operator.layers.execution.release import unreserve
+from kuangchao_operator.layers.execution.replan import remember
 from kuangchao_operator.layers.execution.suspension import suspend
 
 MAX_AVOIDED = 64
@@ -20,6 +22,8 @@ def apply(draft: Draft, gang: Gang, report: FaultReport, verdict: FaultDecision)
     elif verdict.recovery is Recovery.SUSPEND:
         suspend(draft, verdict.reason, verdict.message)
     else:
+        if verdict.recovery is Recovery.REPLAN:
+            remember(draft, report, verdict.measured_peak_bytes or 0, plan_request(draft, ()))
         _restart(draft, verdict)
 
 
@@ -33,7 +37,8 @@ def _record(draft: Draft, report: FaultReport) -> None:
 
 
 def _restart(draft: Draft, verdict: FaultDecision) -> None:
-    status, anew = draft.status, verdict.recovery is Recovery.NEW_PODS
+    # another plan may place ranks otherwise, and what a container held at most is counted while it lives
+    status, anew = draft.status, verdict.recovery in (Recovery.NEW_PODS, Recovery.REPLAN)
     avoid = tuple(dict.fromkeys((*status.avoid_nodes, *verdict.avoid_nodes)))[-MAX_AVOIDED:]
     draft.update(
         attempt=status.attempt + 1,

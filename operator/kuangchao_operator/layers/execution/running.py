@@ -5,12 +5,12 @@ from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
-from kuangchao_operator.layers.execution import drain, faults, limits
+from kuangchao_operator.layers.execution import drain, faults, limits, replan
 from kuangchao_operator.layers.execution.admission import note_plan, plan_request
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.finish import complete
-from kuangchao_operator.layers.execution.model import Assess, Launch, Plan, RecordPlan, RenewTokens
+from kuangchao_operator.layers.execution.model import Assess, Launch, RecordPlan, RenewTokens
 from kuangchao_operator.layers.execution.progress import note_progress
 from kuangchao_operator.layers.execution.recovery import apply
 from kuangchao_operator.layers.execution.release import stop
@@ -72,9 +72,9 @@ def _planned_again(draft: Draft) -> ParallelPlan | None:
         return outcome.plan
     if pool is None or not pool.shapes:
         return None
-    request = plan_request(draft, pool)
-    if outcome is None or draft.snapshot.outcome_digest != request.content_hash():
-        draft.act(Plan(request=request))
+    asked = replan.question(draft, plan_request(draft, pool.shapes))
+    if outcome is None or draft.snapshot.outcome_digest != asked.request.content_hash():
+        draft.act(asked)
         return None
     return outcome.plan
 

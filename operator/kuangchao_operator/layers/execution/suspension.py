@@ -28,7 +28,12 @@ def grant_budget(draft: Draft) -> None:
     if draft.spec.retry_generation <= draft.status.retry_generation:
         return
     draft.update(
-        retry_generation=draft.spec.retry_generation, restarts=0, infrastructure_restarts=0, restarts_without_progress=0
+        retry_generation=draft.spec.retry_generation,
+        restarts=0,
+        infrastructure_restarts=0,
+        restarts_without_progress=0,
+        # who asks for a new budget has mended the cause, say by a higher memory limit
+        out_of_memory=(),
     )
     if _at_limit(draft):
         draft.set(C.SUSPENDED, True, Reason.SUSPENDED, "a new restart budget was granted")

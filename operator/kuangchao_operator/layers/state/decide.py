@@ -1,7 +1,7 @@
 """What to do about a fault: one table from reasons to recoveries, and the limits on repeating them. Pure.
 
 Mildest cure first, within the user's budget: same pods, new pods, suspend, fail. Faults of the platform do not use the
-budget; but nothing restarts for ever without gaining a step.
+budget; but nothing restarts for ever without gaining a step. A plan that did not fit is replaced, and not by itself.
 """
 
 import re
@@ -9,9 +9,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from kuangchao_contracts.api import TrainingJob
-from kuangchao_contracts.api.trainingjob import Failure, HangAction, RestartLimitAction, TrainingJobStatus
+from kuangchao_contracts.api.trainingjob import (
+    MAX_MEMORY_FAILURES,
+    Failure,
+    HangAction,
+    RestartLimitAction,
+    TrainingJobStatus,
+)
 from kuangchao_contracts.faults import FaultDecision, FaultReport, Recovery
 from kuangchao_contracts.reasons import INFRASTRUCTURE, Reason
+from kuangchao_contracts.units import human_bytes
 
 MAX_IDLE_RESTARTS: Final = 20
 """Restarts in a row, charged or not, after which a job that gained no step is stopped."""
@@ -73,7 +80,36 @@ class _Case:
 def assess(report: FaultReport, job: TrainingJob) -> FaultDecision:
     """The verdict on one incident. Counts once however many ranks failed in it."""
     case = _Case(report, job, job.status or TrainingJobStatus())
-    return _fatal(case) or _exhausted(case) or _restart(case)
+    return _did_not_fit(case) or _fatal(case) or _exhausted(case) or _restart(case)
+
+
+def _did_not_fit(case: _Case) -> FaultDecision | None:
+    """A measured peak: the same plan would need the same memory again, so another one is needed, or there is no cure.
+
+    A plan is the planner's mistake and not the user's, so replacing it uses no budget. Without a figure there is
+    nothing to plan with: a node that was short of memory for a moment looks like this too.
+    """
+    peak = case.report.measured_peak_bytes
+    if case.report.reason is not Reason.OUT_OF_MEMORY or peak is None:
+        return None
+    text = _figures(case, peak)
+    if case.job.spec.task is None:
+        text = f"{text}, and a command is not planned again"
+        return _verdict(case, Recovery.FAIL, case.report.reason, f"{text}; {case.cause}")
+    if len(case.status.out_of_memory) >= MAX_MEMORY_FAILURES:
+        text = f"{text}, after {MAX_MEMORY_FAILURES} plans that did not fit either"
+        return _verdict(case, Recovery.FAIL, case.report.reason, f"{text}; {case.cause}")
+    verdict = _verdict(case, Recovery.REPLAN, case.report.reason, f"{text}; {case.cause}")
+    return verdict.replace(measured_peak_bytes=peak)
+
+
+def _figures(case: _Case, peak: int) -> str:
+    """Measured, estimated, allowed; where in a step. In front of the cause, whose words may be long."""
+    guess, limit = case.report.estimated_peak_bytes, case.first.memory_limit_bytes
+    estimated = "nothing was" if guess is None else f"{human_bytes(guess)} were"
+    allowed = f", limit {human_bytes(limit)}" if limit is not None else ""
+    where = f" (section {case.first.section})" if case.first.section else ""
+    return f"measured peak {human_bytes(peak)} where {estimated} estimated{allowed}{where}"
 
 
 def _fatal(case: _Case) -> FaultDecision | None:
@@ -130,7 +166,7 @@ def _restart(case: _Case) -> FaultDecision:
 def _verdict(case: _Case, recovery: Recovery, reason: Reason, message: str) -> FaultDecision:
     advice = ADVICE.get(case.report.reason)
     text = f"{message}; {advice}" if advice and recovery in (Recovery.FAIL, Recovery.SUSPEND) else message
-    restarts = recovery in (Recovery.RESTART_RANKS, Recovery.NEW_PODS)
+    restarts = recovery in (Recovery.RESTART_RANKS, Recovery.NEW_PODS)  # only these use the budget
     suspects = {f.node for f in case.report.failures if f.node and Reason(f.reason) in SUSPECT}
     avoid = sorted(suspects | set(case.report.nodes_lost))[:64] if recovery is Recovery.NEW_PODS else []
     return FaultDecision(
