@@ -29,6 +29,27 @@ def test_an_exception_of_the_task_fails_the_job_with_its_message(start) -> None:
     run.assert_nothing_left()
 
 
+UNRULED = """
+from kuangchao_worker.tasks.mlp import mlp
+
+def unruled(args):
+    return mlp(args)
+"""
+
+
+def test_rules_that_the_task_does_not_have_end_the_job_at_once_and_are_named(start) -> None:
+    """Whatever the restart budget: the same plan would be refused again."""
+    model = {"kind": "transformer", "layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 256}
+    spec = {"task": "mytask:unruled", "model": model, "parallelism": {"taskRules": ["tensor"], "tensor": 2}}
+    spec |= {"devices": {"count": 2, "perPod": 2}, "training": {"globalBatch": 64, "sequenceLength": 64}}
+    run = start(manifest("unruled", checkpoint=None, fault={"maxRestarts": 3}, **spec), files={"mytask.py": UNRULED})
+    assert run.end() == 3, run.explain()
+    result = run.result()
+    assert (result["phase"], result["reason"], result["attempts"]) == ("Failed", "InvalidSpec", 1)
+    assert "plan.tensor=2: the task has no rules.tensor" in result["failure"]["message"]
+    run.assert_nothing_left()
+
+
 def test_a_missing_task_is_named(start) -> None:
     run = start(manifest("absent", task="no_such_module:task", checkpoint=None), "-o", "text")
     assert run.end() == 1, run.explain()

@@ -36,6 +36,12 @@ def test_a_command_is_not_managed() -> None:
     assert not plan_request(job(task=None, command=["train.py"]), ResourcePoolSpec(), (CPU,)).managed
 
 
+def test_a_plug_in_between_algorithm_and_state_is_told_of() -> None:
+    plain, plugged = (plan_request(job(plugins=names), ResourcePoolSpec(), (CPU,)) for names in ([], [{"name": "a"}]))
+    assert (plain.plugged, plugged.plugged) == (False, True)
+    assert "plugged" not in plain.wire()
+
+
 def test_only_devices_of_the_wanted_kind_count() -> None:
     assert plan_request(job(), ResourcePoolSpec(), (CPU, GPU)).shapes == (CPU,)
     assert plan_request(job(), GPU_POOL, (CPU, GPU)).shapes == (GPU,)
