@@ -55,6 +55,7 @@ def test_a_step_is_its_micro_batches_then_commit_then_agreement() -> None:
     [
         (3, (), [["embedding", "blocks.0"], ["blocks.1"], ["blocks.2", "norm", "head"]]),
         (2, (1, 2), [["embedding", "blocks.0"], ["blocks.1", "blocks.2", "norm", "head"]]),
+        (4, (0, 1, 2, 0), [["embedding"], ["blocks.0"], ["blocks.1", "blocks.2"], ["norm", "head"]]),
     ],
 )
 def test_stages_are_cut_between_layers(pipeline: int, layers: tuple[int, ...], stages: list[list[str]]) -> None:
@@ -83,7 +84,9 @@ def test_a_sequential_is_a_chain_of_its_members() -> None:
         (ParallelRules(chain=("embedding", "block.*")), {}, r"chain='block\.\*'.*no module"),
         (ParallelRules(chain=("embedding", "blocks.*", "head")), {}, r"does not hold norm\.weight"),
         (RULES, {}, "pipeline=2: does not divide 3 layers"),
+        (RULES, {"virtual_stages": 2}, "virtualStages=2: does not divide 3 layers"),
         (RULES, {"stage_layers": (1, 1)}, "no cut of 3 layers"),
+        (RULES, {"virtual_stages": 2, "stage_layers": (1, 0, 1, 1)}, "leaves nothing for stage 1"),
     ],
 )
 def test_a_cut_that_cannot_be_is_refused(rules: ParallelRules, plan: dict[str, Any], message: str) -> None:

@@ -11,8 +11,17 @@ from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 
-NOT_BUILT: Final = ("context", "expert", "expert_tensor", "virtual_stages")
-SCHEDULES: Final = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+NOT_BUILT: Final = ("context", "expert", "expert_tensor")
+CHUNKS: Final = {
+    Schedule.GPIPE: (1, 1),
+    Schedule.ONE_F_ONE_B: (1, 1),
+    Schedule.INTERLEAVED: (2, 1_048_576),
+    Schedule.ZERO_BUBBLE_H1: (1, 1),
+    Schedule.ZERO_BUBBLE_V: (2, 2),
+}
+"""Schedules of a pipeline, with the fewest and the most stages of the model on each rank."""
+ROUNDS: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1)
+"""Schedules that torch runs in rounds of equally many micro-batches."""
 SHARDINGS: Final = (Sharding.NONE, Sharding.FULL)
 
 
@@ -30,12 +39,28 @@ def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, o
         yield "sharding", plan.sharding.value, "this worker shards all states or none", Sharding.FULL.value
     if plan.tensor > 1 and not rules.tensor:
         yield "tensor", plan.tensor, "the task has no rules.tensor", 1
-    if plan.pipeline > 1 and plan.schedule not in SCHEDULES:
-        yield "schedule", plan.schedule.value, "this worker runs one chunk of layers per stage", SCHEDULES[-1].value
-    if plan.accumulation_steps < plan.pipeline:
-        yield "accumulationSteps", plan.accumulation_steps, "leaves stages without work", plan.pipeline
+    yield from _stages(plan)
     if plan.sequence and plan.tensor == 1:
         yield "sequence", True, "needs tensor parallelism", False
+
+
+def _stages(plan: ParallelPlan) -> Iterator[tuple[str, object, str, object]]:
+    if plan.pipeline == 1:
+        if plan.virtual_stages != 1:
+            yield "virtualStages", plan.virtual_stages, "the plan has no pipeline", 1
+        return
+    if plan.schedule not in CHUNKS:
+        yield "schedule", plan.schedule.value, "torch has no such order", Schedule.ZERO_BUBBLE_H1.value
+        return
+    chunks, count, (fewest, most) = plan.virtual_stages, plan.accumulation_steps, CHUNKS[plan.schedule]
+    if not fewest <= chunks <= most:
+        yield "virtualStages", chunks, f"no number of stages on a rank for {plan.schedule.value}", fewest
+    if count < plan.pipeline:
+        yield "accumulationSteps", count, "leaves stages without work", plan.pipeline
+    rounds = max(1, count // plan.pipeline)
+    if plan.schedule in ROUNDS and count % rounds:
+        why = f"{plan.schedule.value} is run in {rounds} rounds of equally many micro-batches"
+        yield "accumulationSteps", count, why, count - count % plan.pipeline
 
 
 def whole(plan: ParallelPlan) -> bool:

@@ -162,12 +162,14 @@ def between(
 def make_pipe(
     parameters: "Parameters", mesh: DeviceMesh | None, plan: ParallelPlan, device: torch.device
 ) -> "PipeRunner | None":
-    """What runs this rank's stage; None where the plan has no stages."""
+    """What runs this rank's stages; None where the plan has none."""
     if plan.pipeline == 1 or mesh is None:
         return None
     from kuangchao_worker.layers.execution.pipe import PipeRunner
+    from kuangchao_worker.layers.state.sharded import ShardedStore
 
-    return PipeRunner(parameters.forward(), mesh, plan, device)
+    assert isinstance(parameters, ShardedStore), "what is cut into stages is kept in pieces"
+    return PipeRunner(parameters.stages(), mesh, plan, device)
 
 
 def make_meter(assignment: Assignment, device: torch.device) -> Meter:

@@ -1,42 +1,77 @@
-"""Runs a rank's stage of a pipeline by torch's schedules. Knows a module and its neighbours, never the user's code."""
+"""Runs a rank's stages of a pipeline by torch's schedules. Knows modules and their neighbours, never user code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan
 
 PIPELINE: Final = "pipeline"
-SCHEDULES: Final[dict[Schedule, type[PipelineScheduleSingle]]] = {
+ONE_STAGE: Final[dict[Schedule, type[PipelineScheduleSingle]]] = {
     Schedule.GPIPE: ScheduleGPipe,
     Schedule.ONE_F_ONE_B: Schedule1F1B,
 }
+Multiple = ScheduleInterleaved1F1B | ScheduleInterleavedZeroBubble | ScheduleZBVZeroBubble
+STAGES: Final[dict[Schedule, type[Multiple]]] = {
+    Schedule.INTERLEAVED: ScheduleInterleaved1F1B,
+    # with one stage on each rank its order is that of H1
+    Schedule.ZERO_BUBBLE_H1: ScheduleInterleavedZeroBubble,
+    Schedule.ZERO_BUBBLE_V: ScheduleZBVZeroBubble,
+}
+"""torch's schedules that take any number of stages on a rank."""
 Loss = Callable[[torch.Tensor, int], torch.Tensor]
 """Loss of a micro-batch, from the last stage's output and the micro-batch's number."""
 
 
 class PipeRunner:
-    """One stage. Losses are added up over micro-batches, so they come scaled by their number."""
+    """The stages on this rank, by their number in the model. Losses are added up over micro-batches, so they come
+    scaled by their number.
 
-    def __init__(self, module: nn.Module, mesh: DeviceMesh, plan: ParallelPlan, device: torch.device) -> None:
-        index, self._count = mesh.get_local_rank(PIPELINE), plan.accumulation_steps
-        self.first, self.last = index == 0, index == plan.pipeline - 1
-        stage = PipelineStage(module, index, plan.pipeline, device, group=mesh.get_group(PIPELINE))
+    `first` and `last` say whether the model begins and ends here, which may be on the same rank.
+    """
+
+    def __init__(
+        self, stages: Mapping[int, nn.Module], mesh: DeviceMesh, plan: ParallelPlan, device: torch.device
+    ) -> None:
+        self._micro_batches, count = plan.accumulation_steps, plan.pipeline * plan.virtual_stages
+        self.first, self.last = 0 in stages, count - 1 in stages
+        group = mesh.get_group(PIPELINE)
+        made = [PipelineStage(module, n, count, device, group=group) for n, module in stages.items()]
         self._loss: Loss | None = None
-        self._schedule = SCHEDULES[plan.schedule](stage, self._count, loss_fn=self._of, scale_grads=False)
+        self._schedule = self._scheduled(plan.schedule, made)
         # torch hands a loss function its part of a target: here, which micro-batch it is
-        self._numbers = torch.arange(self._count)
+        self._numbers = torch.arange(self._micro_batches)
+
+    def _scheduled(self, schedule: Schedule, stages: list[PipelineStage]) -> PipelineScheduleSingle | Multiple:
+        if schedule in ONE_STAGE:
+            (stage,) = stages
+            return ONE_STAGE[schedule](stage, self._micro_batches, loss_fn=self._of, scale_grads=False)
+        return STAGES[schedule](
+            list(stages),
+            self._micro_batches,
+            loss_fn=self._of,
+            scale_grads=False,
+            # sharded parameters of all stages stay whole for the step: torch would gather those beyond the third anew
+            max_active_stages=len(stages),
+        )
 
     def step(self, inputs: Sequence[torch.Tensor], loss: Loss) -> list[float]:
-        """Forward and backward of all micro-batches. `inputs` is read on the first stage, `loss` on the last.
+        """Forward and backward of all micro-batches. `inputs` is read where the model begins, `loss` where it ends.
 
-        Returns the losses on the last stage, nothing on others.
+        Returns the losses where the model ends, nothing elsewhere.
         """
         self._loss = loss
         found: list[torch.Tensor] = []

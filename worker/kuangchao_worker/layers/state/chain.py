@@ -1,11 +1,13 @@
 """The modules of a model that follow one another, as its rules name them, and what a pipeline stage keeps of them."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 
@@ -59,34 +61,53 @@ def units(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     return [link for link in found if any(True for _ in link.parameters())]
 
 
+def stages_on(plan: ParallelPlan, place: int) -> tuple[int, ...]:
+    """Stages of the model that stand on the pipeline rank `place`, in order: around again and again, or there and back.
+
+    As `torch.distributed.pipelining` lays them out (styles "loop" and "v").
+    """
+    ranks, back = plan.pipeline, plan.schedule is Schedule.ZERO_BUBBLE_V
+    return tuple(
+        chunk * ranks + (ranks - 1 - place if back and chunk % 2 else place) for chunk in range(plan.virtual_stages)
+    )
+
+
 def stage_links(module: nn.Module, rules: ParallelRules, plan: ParallelPlan, stage: int) -> tuple[str, ...]:
-    """Links of a pipeline stage: its layers, and what comes before the first and after the last of all.
+    """Links of a stage of the model, of which a pipeline rank may have several: its layers, and what comes before the
+    first and after the last of all.
 
     Raises InvalidInputError when the layers cannot be cut so.
     """
-    links, layers = chain(module, rules), repeated(module, rules)
+    links, layers, count = chain(module, rules), repeated(module, rules), plan.pipeline * plan.virtual_stages
     if not links:
-        raise InvalidInputError(FIELD, (), f"is empty, and the plan cuts the model into {plan.pipeline} stages")
-    sizes = plan.stage_layers or _even(len(layers), plan.pipeline)
-    if len(sizes) != plan.pipeline or sum(sizes) != len(layers):
-        raise InvalidInputError("plan.stageLayers", sizes, f"is no cut of {len(layers)} layers in {plan.pipeline}")
+        raise InvalidInputError(FIELD, (), f"is empty, and the plan cuts the model into {count} stages")
+    sizes = plan.stage_layers or _even(len(layers), plan)
+    if len(sizes) != count or sum(sizes) != len(layers):
+        raise InvalidInputError("plan.stageLayers", sizes, f"is no cut of {len(layers)} layers in {count}")
+    ends = [links.index(name) for name in layers] + [links.index(layers[-1]) + 1]
     # where a stage begins among the links: before the first layer of its own, the first stage with the first link
-    starts = [0, *(links.index(layers[sum(sizes[:n])]) for n in range(1, plan.pipeline)), len(links)]
+    starts = [0, *(ends[sum(sizes[:n])] for n in range(1, count)), len(links)]
+    for n, (start, end) in enumerate(pairwise(starts)):
+        if start == end:
+            raise InvalidInputError("plan.stageLayers", sizes, f"leaves nothing for stage {n}")
     return links[starts[stage] : starts[stage + 1]]
 
 
-def _even(layers: int, stages: int) -> tuple[int, ...]:
-    if layers % stages:
-        raise InvalidInputError("plan.pipeline", stages, f"does not divide {layers} layers, and stageLayers is empty")
-    return (layers // stages,) * stages
+def _even(layers: int, plan: ParallelPlan) -> tuple[int, ...]:
+    count = plan.pipeline * plan.virtual_stages
+    if layers % count:
+        field, value = ("pipeline", count) if plan.virtual_stages == 1 else ("virtualStages", plan.virtual_stages)
+        raise InvalidInputError(
+            f"plan.{field}", value, f"does not divide {layers} layers among {plan.pipeline}, and stageLayers is empty"
+        )
+    return (layers // count,) * count
 
 
-class Stage(nn.Module):
-    """Some links of a model, under the names that they have in it, called one after the other."""
+class Part(nn.Module):
+    """Some links of a model, under the names that they have in it."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
-        self._names = tuple(names)
         for name in names:
             above, _, own = name.rpartition(".")
             holder: nn.Module = self
@@ -95,6 +116,14 @@ class Stage(nn.Module):
                     holder.add_module(part, nn.Module())
                 holder = holder.get_submodule(part)
             holder.add_module(own, module.get_submodule(name))
+
+
+class Stage(Part):
+    """Links that are called one after the other."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__(module, names)
+        self._names = tuple(names)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the last link gives."""

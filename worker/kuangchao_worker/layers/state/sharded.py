@@ -6,7 +6,7 @@ chooses how to split.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
-from kuangchao_worker.layers.state.chain import Stage, chain, stage_links, units
+from kuangchao_worker.layers.state.chain import Part, Stage, chain, stage_links, stages_on, units
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import check_rules, split_data, split_tensor
@@ -52,6 +52,7 @@ class ShardedStore:
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._mesh: DeviceMesh | None = None
+        self._stages: Mapping[int, nn.Module] = {}
         self._scheduler: LRScheduler | None = None
 
     def connect(self, mesh: DeviceMesh | None) -> None:
@@ -59,16 +60,32 @@ class ShardedStore:
         if mesh is None:
             raise ValueError("a plan that splits a model has a mesh")
         self._mesh = mesh
+        parts: dict[int, tuple[nn.Module, tuple[str, ...]]] = {0: (self.module, self._links)}
         if PIPELINE in (mesh.mesh_dim_names or ()):
-            self._links = stage_links(self.module, self._rules, self._plan, mesh.get_local_rank(PIPELINE))
-            self.module = Stage(self.module, self._links)
+            parts = self._keep(mesh.get_local_rank(PIPELINE))
         if TENSOR in (mesh.mesh_dim_names or ()):
             split_tensor(self.module, mesh[TENSOR], self._rules, sequence=self._plan.sequence)
-        split_data(self.module, mesh, units(self.module, self._links), self._plan)
+        for part, links in parts.values():
+            split_data(part, mesh, units(part, links), self._plan)
         self._parameters = [p for p in self.module.parameters() if p.requires_grad]
         self._optimizer = self._make_optimizer(self.module.parameters())
         if self._make_scheduler is not None:
             self._scheduler = self._make_scheduler(self._optimizer)
+
+    def _keep(self, place: int) -> dict[int, tuple[nn.Module, tuple[str, ...]]]:
+        """Leave of the module the stages that stand on the pipeline rank `place`: those and their links, by number."""
+        links = {n: stage_links(self.module, self._rules, self._plan, n) for n in stages_on(self._plan, place)}
+        self._stages = {n: Stage(self.module, names) for n, names in links.items()}
+        if len(links) == 1:
+            (self.module,) = self._stages.values()
+        else:
+            # holds all of them under the names of the whole model: whoever saves or restores knows of no stages
+            self.module = Part(self.module, [name for names in links.values() for name in names])
+        return {n: (self._stages[n], names) for n, names in links.items()}
+
+    def stages(self) -> Mapping[int, nn.Module]:
+        """The stages of a pipeline that stand here, by their number in the model, in that order."""
+        return self._stages
 
     def forward(self) -> nn.Module:
         """The module as user code must call it."""

@@ -80,4 +80,6 @@ def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], 
         if plan.sharding is Sharding.NONE or plan.shard_ranks == 1:
             replicate(unit, mesh=data)
         else:
-            fully_shard(unit, mesh=data)
+            # a stage of a pipeline stays whole from its first micro-batch to its last: its weights' gradients may come
+            # long after its backward pass, and torch finds no parameters in a module that is in pieces by then
+            fully_shard(unit, mesh=data, reshard_after_forward=None if plan.pipeline == 1 else False)
