@@ -53,6 +53,9 @@ class ParallelRules(Contract):
     """Tensors of a batch that have a dimension of tokens, by key or place ("0"), with that dimension. Says as well that
     the loss is the mean over tokens, and that the model takes each token alone but for `kuangchao_worker.parallel`."""
 
+    experts: Annotated[tuple[Pattern, ...], Field(max_length=64)] = ()
+    """Lists of experts (`nn.ModuleList`), each reached through `kuangchao_worker.parallel.mixture` alone."""
+
     @property
     def allowed(self) -> tuple[TaskRule, ...]:
         """What these rules are enough for. An `nn.Sequential` has its pipeline without any."""
@@ -62,5 +65,6 @@ class ParallelRules(Contract):
             TaskRule.SEQUENCE: not styles.isdisjoint(OF_SEQUENCE),
             TaskRule.PIPELINE: bool(self.chain),
             TaskRule.CONTEXT: bool(self.tokens),
+            TaskRule.EXPERT: bool(self.experts),
         }
         return tuple(rule for rule, given in found.items() if given)

@@ -1,8 +1,11 @@
-"""`kuangchao describe-model`: what belongs under `spec.model`, from code or from a published config.json. Offline."""
+"""`kuangchao describe-model`: what belongs under `spec.model` and `spec.parallelism.taskRules`. Offline.
+
+From code, or of a model alone from a published config.json.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -35,34 +38,46 @@ def describe_model(
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show what to write under spec.model; needs no cluster.
+    """Show what to write under spec: model and, of a task, parallelism.taskRules; needs no cluster.
 
     Code is imported in a process of its own and its model built on torch's meta device, so it needs no memory for it;
     this needs the extra [worker]. A config.json needs nothing.
 
-    JSON: {model, parameters, trainableParameters, remark}
+    JSON: {model, taskRules, parameters, trainableParameters, remark}
     """
     import pathlib
 
     from kuangchao_operator.layers.strategy.footprint.counts import parameter_count, trainable_count
 
     path = pathlib.Path(source)
-    model, remark = (_from_config(path), "") if path.suffix == ".json" else _from_code(source, arg or [])
-    wire = model.wire()
+    found = _Found(_from_config(path)) if path.suffix == ".json" else _from_code(source, arg or [])
+    wire, count, trained = found.model.wire(), parameter_count(found.model), trainable_count(found.model)
+    remark = found.remark
+    if found.parameters not in (None, count):
+        remark = f"the task describes a model of {count:,} parameters, and makes one of {found.parameters:,}"
     if output is Format.JSON:
         emit_json(
             {
                 "model": wire,
-                "parameters": parameter_count(model),
-                "trainableParameters": trainable_count(model),
+                "taskRules": found.rules,
+                "parameters": count,
+                "trainableParameters": trained,
                 "remark": remark,
             }
         )
         return
-    print(_text(wire), end="")
-    typer.echo(f"{parameter_count(model):,} parameters, {trainable_count(model):,} of them trained", err=True)
+    print(_text(wire, found.rules), end="")
+    typer.echo(f"{count:,} parameters, {trained:,} of them trained", err=True)
     if remark:
         typer.echo(remark, err=True)
+
+
+class _Found(NamedTuple):
+    model: ModelDescriptor
+    parameters: int | None = None
+    """As counted; None: of a model that nobody made."""
+    rules: tuple[str, ...] = ()
+    remark: str = ""
 
 
 def _from_config(path: Path) -> ModelDescriptor:
@@ -79,13 +94,15 @@ def _from_config(path: Path) -> ModelDescriptor:
     return describe(config)
 
 
-def _from_code(name: str, args: list[str]) -> tuple[ModelDescriptor, str]:
+def _from_code(name: str, args: list[str]) -> _Found:
     import importlib.util
     import json
     import subprocess
     import sys
 
-    from kuangchao_contracts.plan import MeasuredModel
+    from pydantic import TypeAdapter
+
+    from kuangchao_contracts.plan import ModelDescriptor
 
     bad = next((pair for pair in args if "=" not in pair), None)
     if bad is not None:
@@ -110,10 +127,12 @@ def _from_code(name: str, args: list[str]) -> tuple[ModelDescriptor, str]:
             raise InvalidInputError("source", name, last)
         raise UnavailableError(f"{name} did not make its model: {last}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
-    return MeasuredModel.model_validate(answer["model"]), answer["remark"]
+    model: ModelDescriptor = TypeAdapter(ModelDescriptor).validate_python(answer["model"])
+    return _Found(model, answer["parameters"], tuple(answer["rules"]), answer["remark"])
 
 
-def _text(wire: dict[str, Any]) -> str:
+def _text(wire: dict[str, Any], rules: tuple[str, ...]) -> str:
     import yaml
 
-    return yaml.safe_dump({"model": wire}, sort_keys=False)
+    split = {"parallelism": {"taskRules": list(rules)}} if rules else {}
+    return yaml.safe_dump({"model": wire, **split}, sort_keys=False)

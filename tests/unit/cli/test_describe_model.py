@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
+from kuangchao_contracts.api.trainingjob import TrainingJobSpec
 from kuangchao_operator.cli.main import app
 
 LLAMA = {
@@ -42,6 +44,26 @@ def test_code_is_measured_in_a_process_of_its_own() -> None:
     assert answer["parameters"] == 16 * 8 + 8 + 8 * 8 + 8 + 8 + 1
     assert answer["model"]["activationBytesPerSample"] > 0
     assert answer["remark"] == ""
+
+
+@pytest.mark.parametrize(
+    ("task", "rules"),
+    [
+        ("kuangchao_worker.tasks.text:transformer", {"tensor", "sequence", "pipeline"}),
+        ("kuangchao_worker.tasks.text:moe", {"pipeline"}),
+        ("kuangchao_worker.tasks.digits:digits", {"pipeline"}),
+    ],
+)
+def test_a_task_says_what_its_model_is_and_what_it_has_rules_for(task: str, rules: set[str]) -> None:
+    """What it says of its model has the parameters that it makes; all of it can be pasted under spec."""
+    done = run(task)
+    assert done.exit_code == 0, done.stderr
+    assert "and makes one of" not in done.stderr
+    spec = {"pool": "p", "task": task, "devices": {"count": 2}, **yaml.safe_load(done.stdout)}
+    pasted = TrainingJobSpec.model_validate(spec)
+    assert rules <= set(pasted.parallelism.task_rules)
+    assert pasted.model is not None
+    assert pasted.model.kind == ("measured" if "digits" in task else "transformer")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
+from kuangchao_contracts.rules import TaskRule
 from kuangchao_worker.tasks import Task, TaskNotFoundError
 from kuangchao_worker.tasks import measure as measuring
 
@@ -60,7 +61,8 @@ def _task(model: Callable[[], nn.Module], *, looks: bool = False) -> Task:
 
 
 def test_a_task_is_measured_with_what_a_sample_keeps() -> None:
-    model, remark = measuring.measure(f"{HERE}:tiny", {"out": "2"})
+    model, _, rules, remark = measuring.measure(f"{HERE}:tiny", {"out": "2"})
+    assert rules == (TaskRule.PIPELINE,), "a sequential is cut without rules"
     assert remark == ""
     assert (model.parameters, model.trainable_parameters, model.buffer_bytes) == (15 + 8, 15 + 8, 0)
     inputs, hidden, out = 4, 3, 2
@@ -68,19 +70,20 @@ def test_a_task_is_measured_with_what_a_sample_keeps() -> None:
 
 
 def test_a_module_that_no_machine_could_hold() -> None:
-    model, remark = measuring.measure(f"{HERE}:huge", {})
+    model, _, rules, remark = measuring.measure(f"{HERE}:huge", {})
+    assert rules == ()
     assert model.parameters == 10**12
     assert model.activation_bytes_per_sample == 0
     assert remark.startswith(measuring.UNKNOWN)
 
 
 def test_shared_parameters_count_once_and_frozen_ones_are_not_trained() -> None:
-    model, _ = measuring.measure(f"{HERE}:Tied", {})
+    model = measuring.measure(f"{HERE}:Tied", {}).model
     assert (model.parameters, model.trainable_parameters, model.buffer_bytes) == (30, 25, 24)
 
 
 def test_a_loss_that_looks_at_values_leaves_activations_out_and_says_so() -> None:
-    model, remark = measuring.measure(f"{HERE}:looks_at_values", {})
+    model, _, _, remark = measuring.measure(f"{HERE}:looks_at_values", {})
     assert model.parameters == 5
     assert model.activation_bytes_per_sample == 0
     assert remark.startswith(f"{measuring.UNKNOWN}: RuntimeError")

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, default_collate
 
-from kuangchao_contracts.errors import KuangchaoError
+from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
+from kuangchao_contracts.plan import ModelDescriptor
 from kuangchao_contracts.rules import ParallelRules
 
 Batch = Any
@@ -42,6 +43,16 @@ class Task:
     collate: Callable[[list[Any]], Batch] = default_collate
     rules: ParallelRules = NO_RULES
     """How the model may be split; an `nn.Sequential` needs none to be cut between its members."""
+    describes: ModelDescriptor | None = None
+    """The model in the planner's terms, for `kuangchao describe-model`; measured where it is not given."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInputError for a part that cannot be what it is called."""
+        for name in ("model", "loss", "optimizer", "collate"):
+            if not callable(getattr(self, name)):
+                raise InvalidInputError(f"task.{name}", type(getattr(self, name)).__name__, "is not callable")
+        if not hasattr(self.dataset, "__getitem__"):
+            raise InvalidInputError("task.dataset", type(self.dataset).__name__, "gives no sample by its number")
 
 
 def load_task(name: str, args: Mapping[str, str]) -> Task:

@@ -1,8 +1,9 @@
 """Measures a model without memory for it: `python -m kuangchao_worker.tasks.measure MODULE:FUNCTION [KEY=VALUE ...]`.
 
 Parameters and buffers are counted on torch's meta device, where tensors have a shape and no storage. What a forward
-pass keeps for the backward pass is counted there too, for a task, whose data says what a batch is. It must train
-nothing and never put a parameter on a device. The answer is one JSON object on standard output; what user code prints
+pass keeps for the backward pass is counted there too, for a task, whose data says what a batch is. A task that says
+itself what its model is is believed, and its parameters are counted beside that. It must train nothing and never put a
+parameter on a device. The answer is one JSON object on standard output; what user code prints
 goes to standard error. Exit status 2: the name leads to no model.
 """
 
@@ -12,35 +13,56 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from kuangchao_contracts.plan import MeasuredModel
-from kuangchao_worker.tasks import Task, TaskNotFoundError, load_task
+from kuangchao_contracts.plan import MeasuredModel, ModelDescriptor
+from kuangchao_contracts.rules import ParallelRules, TaskRule
+from kuangchao_worker.tasks import NO_RULES, Task, TaskNotFoundError, load_task
 
 BAD_NAME = 2
 META = torch.device("meta")
 UNKNOWN = "activations are not measured"
 
 
-def measure(name: str, args: Mapping[str, str]) -> tuple[MeasuredModel, str]:
-    """A model and a remark, "" when all was measured.
+class Measured(NamedTuple):
+    """What there is to say of a model."""
 
-    The name is that of a task, or of a function without parameters (or a class) that makes a module.
-    """
+    model: ModelDescriptor
+    parameters: int
+    """Counted, whatever the task says of its model."""
+    rules: tuple[TaskRule, ...]
+    """Ways to split it for which there are rules."""
+    remark: str
+    """What could not be measured; "" when all was."""
+
+
+def measure(name: str, args: Mapping[str, str]) -> Measured:
+    """A model by the name of a task, or of a function without parameters (or a class) that makes a module."""
     make = _function(name)
     if make is None:
         task = load_task(name, args)
         with META:
             module = task.model()
-        return _with_activations(_counted(module, name), task, module)
+        found, rules = _counted(module, name), allowed(module, task.rules)
+        if task.describes is not None:
+            return Measured(task.describes, found.parameters, rules, "")
+        model, remark = _with_activations(found, task, module)
+        return Measured(model, found.parameters, rules, remark)
     with META:
         module = make()
     if not isinstance(module, nn.Module):
         raise TaskNotFoundError(f"{name!r} made {type(module).__name__}, neither a Task nor a module")
-    return _counted(module, name), f"{UNKNOWN}: a module alone does not say what a batch is, a task does"
+    found, remark = _counted(module, name), f"{UNKNOWN}: a module alone does not say what a batch is, a task does"
+    return Measured(found, found.parameters, allowed(module, NO_RULES), remark)
+
+
+def allowed(module: nn.Module, rules: ParallelRules) -> tuple[TaskRule, ...]:
+    """What `parallelism.taskRules` may name for a model: an `nn.Sequential` is cut into stages without any rules."""
+    found = {*rules.allowed, *((TaskRule.PIPELINE,) if isinstance(module, nn.Sequential) else ())}
+    return tuple(rule for rule in TaskRule if rule in found)
 
 
 def kept_bytes(task: Task, module: nn.Module, samples: int) -> int:
@@ -114,11 +136,11 @@ def main(arguments: Sequence[str]) -> int:
     name, args = arguments[0], dict(pair.partition("=")[::2] for pair in arguments[1:])
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            model, remark = measure(name, args)
+            found = measure(name, args)
     except TaskNotFoundError as error:
         sys.stderr.write(f"{error}\n")
         return BAD_NAME
-    sys.stdout.write(json.dumps({"model": model.wire(), "remark": remark}) + "\n")
+    sys.stdout.write(json.dumps({**found._asdict(), "model": found.model.wire()}) + "\n")
     return 0
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
+from kuangchao_contracts.plan import Experts, TransformerModel
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.tasks import Batch, Task
 from kuangchao_worker.tasks.decoder import BYTES, Decoder, Sizes
@@ -38,8 +39,9 @@ RULES = ParallelRules(
         "norm": TensorStyle.SEQUENCE,
         "head": TensorStyle.HEAD,
     },
+    tokens={"0": 1, "1": 1},
 )
-MOE_RULES = RULES.replace(tensor={})
+MOE_RULES = RULES.replace(tensor={}, experts=("blocks.*.ffn.experts",))
 
 
 def transformer(args: dict[str, str]) -> Task:
@@ -91,6 +93,20 @@ def _task(options: Options, sizes: Sizes, rules: ParallelRules) -> Task:
         optimizer=optimizer,
         evaluate=evaluate,
         rules=rules,
+        describes=_described(sizes),
+    )
+
+
+def _described(sizes: Sizes) -> TransformerModel:
+    experts = Experts(count=sizes.experts, per_token=sizes.per_token, ffn=sizes.ffn) if sizes.experts else None
+    return TransformerModel(
+        layers=sizes.layers,
+        hidden=sizes.hidden,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        ffn=sizes.ffn,
+        vocab=BYTES,
+        experts=experts,
     )
 
 
