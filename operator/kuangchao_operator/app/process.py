@@ -176,6 +176,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
 async def _decide(parts: Parts, watching: asyncio.Event) -> None:
     """Start deciding once events flow. Never ends by itself."""
     await watching.wait()
+    parts.facts.begin()
     parts.loops.start()
     parts.ready.value = True
     logger.info("operator is ready, %d jobs have a loop", len(parts.loops))

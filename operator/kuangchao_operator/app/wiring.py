@@ -115,6 +115,7 @@ class Parts:
     archive: Archive
     gate: Gate
     gate_server: GateServer
+    facts: KubeFacts
     loops: JobLoops
     pools: PoolKeeper
     governance: GovernanceToken
@@ -167,8 +168,9 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
 
     agents = AgentRegistry(utc_now, heard)
     effects = KubeEffects(writer, cache, plans, events, launcher)
+    facts = KubeFacts(api, cache, store, agents, plans, utc_now, settings.namespace, fence.job_revoked)
     ports = LoopPorts(
-        facts=KubeFacts(api, cache, store, agents, plans, utc_now, settings.namespace, fence.job_revoked),
+        facts=facts,
         effects=effects,
         store=store,
         fence=fence,
@@ -228,6 +230,7 @@ def assemble(settings: Settings, api: KubeApi) -> Parts:
         archive=archive,
         gate=gate,
         gate_server=GateServer(gate, trust.jwks, others=AccountDoor(accounts.exchange).routes(), minted=issuer.minted),
+        facts=facts,
         loops=loops,
         pools=PoolKeeper(cache, writer, events, utc_now, rng),
         governance=governance,

@@ -51,6 +51,10 @@ class KubeFacts(Facts):
         self._missing: dict[tuple[str, str], dict[str, datetime]] = {}
         """By job: nodes that its pods are bound to and that do not exist, and since when that is known."""
 
+    def begin(self) -> None:
+        """Decisions begin now: until now no agent could be heard, however long the start took."""
+        self._started = self._clock()
+
     async def snapshot(self, namespace: str, name: str) -> JobSnapshot | None:
         """Everything known of the job now."""
         record = self._cache.jobs.get(name, namespace)

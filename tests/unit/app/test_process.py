@@ -139,6 +139,29 @@ async def test_neither_an_api_server_that_is_late_nor_a_full_audit_volume_keeps_
     assert start.log.count("policy") == 2
 
 
+async def test_agents_silence_counts_from_the_first_decision_on() -> None:
+    log: list[str] = []
+
+    class Loops:
+        def start(self) -> None:
+            log.append("decide")
+
+        def __len__(self) -> int:
+            return 0
+
+    parts, watching = SimpleNamespace(
+        facts=SimpleNamespace(begin=lambda: log.append("begin")), loops=Loops(), ready=SimpleNamespace(value=False)
+    ), asyncio.Event()  # fmt: skip
+    deciding = asyncio.ensure_future(process._decide(cast(Parts, parts), watching))
+    await asyncio.sleep(0)
+    assert log == [], "not before events flow"
+    watching.set()
+    while not parts.ready.value:
+        await asyncio.sleep(0)
+    deciding.cancel()
+    assert log == ["begin", "decide"]
+
+
 async def test_a_signal_ends_a_start_that_waits() -> None:
     """The first process of a container is ended by no signal that it does not take."""
     waiting = asyncio.Event()

@@ -43,6 +43,16 @@ class World:
         return sorted(snapshot.pods, key=lambda pod: pod.index)
 
 
+async def test_the_grace_of_a_new_operator_begins_with_its_decisions() -> None:
+    """A start may wait for issuer, volume or API server for minutes, and until it is over no agent gets through."""
+    world = World()
+    world.now += timedelta(seconds=90)
+    world.facts.begin()
+    snapshot = await world.facts.snapshot("ns", "j")
+    assert snapshot is not None
+    assert snapshot.operator_started_at == START + timedelta(seconds=90)
+
+
 async def test_ready_nodes_are_not_lost() -> None:
     pods = await World().pods()
     assert [(pod.node_ready, pod.node_lost_since) for pod in pods] == [(True, None), (True, None)]

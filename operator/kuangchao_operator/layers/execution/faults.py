@@ -204,6 +204,9 @@ class _Finder:
         agent = self._gang.agents.get(index)
         if agent is None:
             return self._was_running and index in self._gang.pods
+        begun = self._status.attempt_time
+        if agent.heartbeat.join.attempt < self._gang.attempt and begun is not None:
+            return self.age(max(agent.seen_at, begun)) > limits.REJOIN
         return self.age(agent.seen_at) > limits.AGENT_LOST
 
     def _unheard(self) -> bool:

@@ -9,7 +9,10 @@ PROGRESS_PERCENT: Final = 5
 AGENT_LOST: Final = 15.0
 """Agents send a heartbeat every second; one that is silent for this long is lost."""
 OPERATOR_GRACE: Final = 30.0
-"""After its own start the operator knows no heartbeats; agents get this long to make themselves heard again."""
+"""When it begins to decide the operator knows no heartbeats; agents get this long to make themselves heard again."""
+REJOIN: Final = 90.0
+"""An agent that is to join again says nothing until its pod has been shown the tokens of the new attempt. How soon that
+is depends on the kubelet; an agent that is dead beside a pod that lives can wait for it."""
 IMAGE_REFUSED: Final = 60.0
 """A registry that refuses an image is asked again for this long: it may just be on its way there."""
 MISSING_POD: Final = 30.0
