@@ -26,6 +26,8 @@ class RankProcess:
     def __init__(self, rank: int, pid: int, stderr: int) -> None:
         self.rank, self.pid = rank, pid
         self.exit_code: int | None = None
+        self.peak_bytes: int | None = None
+        """Largest resident set that it ever had; None: it was somebody else's child."""
         self._stderr: int | None = stderr
         self._tail = bytearray()
         os.set_blocking(stderr, False)
@@ -108,13 +110,14 @@ class Ranks:
                 # what it leaves behind; before the status is collected the id cannot belong to anybody else
                 self._running[pid].signal(signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
-                _, status = os.waitpid(pid, 0)
-                self.on_end(pid, os.waitstatus_to_exitcode(status))
+                _, status, usage = os.wait4(pid, 0)
+                self.on_end(pid, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
 
-    def on_end(self, pid: int, code: int) -> None:
+    def on_end(self, pid: int, code: int, peak_bytes: int | None = None) -> None:
         """A process has ended; those that are no rank of this attempt are of no interest."""
         process = self._running.pop(pid, None)
         if process is not None:
+            process.peak_bytes = peak_bytes
             process.ended(code)
             self._on_exit(process)
 

@@ -28,6 +28,7 @@ from kuangchao_worker.agent.checkpoints import CheckpointKeeper
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import Place, cold_rank, places, script, torchrun_environment
 from kuangchao_worker.agent.forge import ANSWER_SECONDS, Forge
+from kuangchao_worker.agent.memory import PodMemory
 from kuangchao_worker.agent.monitor import Monitor
 from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.pings import Pings
@@ -86,6 +87,7 @@ class Session:
         self._places = places(launch.plan, settings.pod_index)
         self.views = {place.rank: RankView(place.rank) for place in self._places}
         self._ranks = Ranks(self._on_exit)
+        self._memory = PodMemory.here(len(self._places))
         self._wake = asyncio.Event()
         forge.on_end = self._ranks.on_end
         self._forge = forge
@@ -256,7 +258,7 @@ class Session:
 
     def _on_exit(self, process: RankProcess) -> None:
         self._drain_monitor()
-        self.views[process.rank].end(process)
+        self.views[process.rank].end(process, self._memory)
         self._acknowledged = False
         log.info("rank %d ended with %s", process.rank, process.exit_code)
         self._wake.set()

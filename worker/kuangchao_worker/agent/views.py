@@ -4,9 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import RankReport, RankState
+from kuangchao_worker.agent.memory import PodMemory
 from kuangchao_worker.agent.ranks import RankProcess
 from kuangchao_worker.pod.channel import RankMessage
+from kuangchao_worker.pod.memory import UNKNOWN, Figures, on_device, ran_out, refused
 
 MAX_METRICS: Final = 32
 MAX_NAME: Final = 64
@@ -26,6 +29,8 @@ class RankView:
     exit_code: int | None = None
     error: str | None = None
     error_kind: str | None = None
+    memory: Figures = UNKNOWN
+    """Of a rank that ran out of memory."""
     metrics: dict[str, str] = field(default_factory=dict)
     oplog: tuple[int, str] = (0, "")
     lease_overdue: bool = False
@@ -44,17 +49,24 @@ class RankView:
                 self.metrics[name] = text
         if message.error is not None and message.save_failed is None:
             self.error, self.error_kind = message.error, message.error_kind
+            self.memory = Figures(message.peak_memory_bytes, message.memory_limit_bytes)
         if message.oplog_count is not None:
             self.oplog = (message.oplog_count, message.oplog_head or "")
         if message.lease_overdue is not None:
             self.lease_overdue = message.lease_overdue
             self.lease_overdue_seconds = message.lease_overdue_seconds or self.lease_overdue_seconds
 
-    def end(self, process: RankProcess) -> None:
+    def end(self, process: RankProcess, pod: PodMemory) -> None:
         """Take in how the process ended; what the rank said itself is better than what is read from its output."""
         self.state, self.exit_code = RankState.EXITED, process.exit_code
-        code = process.exit_code or 0
+        code, killed = process.exit_code or 0, pod.killed(process.exit_code)
+        if self.memory.peak is not None and self.memory.limit is None:
+            self.memory = self.memory._replace(limit=pod.limit)
         if code == 0 or self.error is not None:
+            return
+        if killed is not None:
+            self.error_kind, self.memory = Reason.OUT_OF_MEMORY.value, killed
+            self.error = "killed by the kernel: the memory limit of the pod was reached"
             return
         if code < 0 or code == DRAINED_EXIT:
             # a signal says nothing about the program: whoever judges must not take it for an error of the user
@@ -62,6 +74,14 @@ class RankView:
         raised, tail = process.last_words()
         silent = f"ended with exit code {code} and nothing on standard error"
         self.error_kind, self.error = raised or "ExitCode", tail or silent
+        if ran_out(self.error_kind, tail):
+            self._ran_out(tail, process.peak_bytes)
+
+    def _ran_out(self, tail: str, peak: int | None) -> None:
+        """A script that ran out of memory: figures of its device as its words have them, or of its process."""
+        self.error_kind, self.memory = Reason.OUT_OF_MEMORY.value, on_device(tail)
+        if self.memory == UNKNOWN and peak is not None:
+            self.memory = Figures(peak + refused(tail))
 
     def refuse(self, kind: str, message: str) -> None:
         """The rank was never started."""
@@ -80,6 +100,8 @@ class RankView:
             exit_code=self.exit_code,
             error=self.error,
             error_kind=self.error_kind,
+            peak_memory_bytes=self.memory.peak,
+            memory_limit_bytes=self.memory.limit,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from kuangchao_contracts.base import Contract, Text
-from kuangchao_contracts.run import RankNote
+from kuangchao_contracts.run import MemoryBytes, RankNote
 from kuangchao_worker.reports import MAX_NUMBER, REPORT_SECONDS
 
 MAX_MESSAGE: Final = 16_384
@@ -33,6 +33,8 @@ class RankMessage(Contract):
     metrics: dict[str, Annotated[str, Field(max_length=64)]] = {}
     error: Text | None = None
     error_kind: Annotated[str, Field(max_length=64)] | None = None
+    peak_memory_bytes: MemoryBytes | None = None
+    memory_limit_bytes: MemoryBytes | None = None
     saved: Annotated[str, Field(max_length=1024)] | None = None
     """Directory in which this rank has finished its part of a checkpoint."""
     save_failed: Annotated[str, Field(max_length=1024)] | None = None

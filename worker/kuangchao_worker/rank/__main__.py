@@ -1,11 +1,13 @@
 """Entry point of a rank: `python -m kuangchao_worker.rank ASSIGNMENT`. Started by the agent only."""
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
 
+from kuangchao_contracts.reasons import Reason
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
 from kuangchao_worker.rank.failure import DRAINED_EXIT, FAILED_EXIT, describe, kind_of
@@ -26,6 +28,18 @@ class StopFlag:
         return self._set
 
 
+def last_words(rank: int, step: int | None, error: BaseException) -> RankMessage:
+    """What a rank that failed says, with its peak where it ran out of memory."""
+    told = RankMessage(rank=rank, step=step, error=describe(error), error_kind=kind_of(error))
+    if told.error_kind == Reason.OUT_OF_MEMORY:
+        with contextlib.suppress(Exception):  # measuring may fail too, and must not hide why the rank did
+            from kuangchao_worker.rank.memory import measured
+
+            peak, limit = measured(error)
+            return told.replace(peak_memory_bytes=peak, memory_limit_bytes=limit)
+    return told
+
+
 def main(path: str) -> int:
     """Run the rank; the exit code."""
     stop = StopFlag()  # before the slow imports: a signal that comes during them must not kill the rank
@@ -40,8 +54,7 @@ def main(path: str) -> int:
     except (Exception, SystemExit) as error:
         # SystemExit too: code of the user that ends the process, even with 0, has not finished the training
         logging.getLogger("kuangchao.rank").exception("rank %d failed", assignment.rank)
-        told = RankMessage(rank=assignment.rank, step=channel.step, error=describe(error), error_kind=kind_of(error))
-        channel.reliable(told)
+        channel.reliable(last_words(assignment.rank, channel.step, error))
         return FAILED_EXIT
     return DRAINED_EXIT if outcome is Outcome.DRAINED else 0
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from kuangchao_contracts.errors import InvalidInputError, KuangchaoError, PeerLostError
 from kuangchao_contracts.reasons import Reason
+from kuangchao_worker.pod.memory import ran_out
 
 DRAINED_EXIT: Final = 143
 """128 + SIGTERM: ended early because it was asked to, after saving."""
@@ -22,12 +23,15 @@ _PEER_SIGNS: Final = (
 
 
 def kind_of(error: BaseException) -> str:
-    """Stable name of a failure: the code of our own errors, PeerLost for a broken collective, else the class name."""
+    """Stable name of a failure: the code of our own errors, OutOfMemory for want of memory, PeerLost for a broken
+    collective, else the class name."""
     if isinstance(error, InvalidInputError):
         return Reason.INVALID_SPEC.value
     if isinstance(error, KuangchaoError):
         return error.code
     name = type(error).__name__
+    if ran_out(name, str(error)):
+        return Reason.OUT_OF_MEMORY.value
     distributed = name in ("DistBackendError", "DistNetworkError", "DistStoreError")
     broken = isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_SIGNS)
     return PeerLostError.code if distributed or broken else name
