@@ -6,6 +6,8 @@ import pytest
 
 TIERS = ("unit", "boundary", "local", "api", "e2e", "integrations")
 HERE = Path(__file__).parent
+HANGS_AFTER = {"local": 900, "api": 900}
+"""Seconds for one test that starts processes, its fixtures included: it bounds a hang and is no claim about speed."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -14,3 +16,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else None
         if tier in TIERS:
             item.add_marker(tier)
+        if tier in HANGS_AFTER:
+            item.add_marker(pytest.mark.timeout(HANGS_AFTER[tier]))

@@ -9,13 +9,23 @@ API_CONTROLLERS=$API_CONTROLLERS,clusterrole-aggregation-controller,root-ca-cert
 
 api_usage() { fail "api up [--dir DIR] [--port PORT] [--watch-pid PID] [--controllers] | api down [--dir DIR]"; }
 
-free_ports() { # count
+# free_ports COUNT: none that the kernel gives to outgoing connections, which could take one before its server is up.
+free_ports() {
   "$KC_PYTHON" - "$1" <<'EOF'
-import socket, sys
+import random, socket, sys
+count = int(sys.argv[1])
+low, high = map(int, open("/proc/sys/net/ipv4/ip_local_port_range").read().split())
+candidates = [port for port in range(10_000, 30_000) if not low <= port <= high] or [0] * count
 held = []
-for _ in range(int(sys.argv[1])):
-    held.append(socket.socket())
-    held[-1].bind(("127.0.0.1", 0))
+for port in random.sample(candidates, len(candidates)):
+    probe = socket.socket()
+    try:
+        probe.bind(("127.0.0.1", port))
+        held.append(probe)
+    except OSError:
+        continue
+    if len(held) == count:
+        break
 print(*(s.getsockname()[1] for s in held))
 EOF
 }
@@ -25,7 +35,8 @@ start_time() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 
 api_alive() { # dir
   local pid started
-  { read -r pid started < "$1/supervisor"; } 2>/dev/null && [ -n "$started" ] && [ "$(start_time "$pid")" = "$started" ]
+  { read -r pid started < "$1/supervisor"; } 2>/dev/null && [ -n "$started" ] && [ "$(start_time "$pid")" = "$started" ] \
+    && { read -rn1 _ < "/proc/$pid/cmdline"; } 2>/dev/null   # a zombie has none
 }
 
 api_main() {
@@ -92,7 +103,7 @@ api_up() { # dir port watch-pid controllers
 }
 
 api_wait() { # dir
-  for _ in $(seq 300); do
+  for _ in $(seq 600); do
     KUBECONFIG=$1/kubeconfig "$BIN/kubectl" get --raw /readyz >/dev/null 2>&1 && return 0
     api_alive "$1" || return 1
     sleep 0.1
@@ -106,7 +117,7 @@ api_down() {
   if api_alive "$1"; then
     read -r pid _ < "$1/supervisor"
     kill "$pid"
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do   # it has killed the others and waits for them, which write into the folder until then
       api_alive "$1" || break
       sleep 0.05
     done

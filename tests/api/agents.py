@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.api.fakes import Job
 from tests.api.kubelets import Gang
-from tests.api.server import ROOT, Object
+from tests.api.server import PATIENCE, ROOT, Object
 
 TALKATIVE = """
 import logging, runpy
@@ -42,13 +42,13 @@ class Agent:
 
     def wait(self) -> int:
         """Exit code of the agent."""
-        return self._process.wait(60)
+        return self._process.wait(PATIENCE)
 
     def close(self) -> None:
         """End it and whatever it started."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(10)
+            self._process.wait(PATIENCE)
 
     def _mount(self) -> None:
         (self._directory / "token" / "bundle.json").write_text(json.dumps(self._gang.bundle(self._pod)))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api import people
 from tests.api.fakes import Operator, Site, install
-from tests.api.server import ROOT, ApiServer
+from tests.api.server import PATIENCE, ROOT, ApiServer
 
 _NUMBERS = itertools.count(1)
 
@@ -26,7 +26,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An API server that serves our four kinds."""
     server = ApiServer(tmp_path_factory.mktemp("ours") / "api", os.getpid())
     server.kubectl("apply", "--server-side", "-f", ROOT / "crds")
-    server.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", ROOT / "crds")
+    server.kubectl("wait", "--for=condition=Established", f"--timeout={PATIENCE:.0f}s", "-f", ROOT / "crds")
     yield server
     server.close()
 
@@ -65,5 +65,6 @@ def site(control_plane: ApiServer, operator: Operator, request: pytest.FixtureRe
     """A namespace and a pool of two nodes with two devices each; `@pytest.mark.parametrize` may say other nodes."""
     nodes = getattr(request, "param", {"a": 2, "b": 2})
     made = Site(control_plane, operator, f"s{next(_NUMBERS)}", nodes)
+    made.settle()
     yield made
     made.remove()

@@ -1,12 +1,13 @@
 """One call of the operator's gate over HTTPS, as an agent makes it."""
 
+import http.client
 import json
 import ssl
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
-from tests.api.server import Object
+from tests.api.server import PATIENCE, Object
 
 if TYPE_CHECKING:
     from tests.api.fakes import Operator, Site
@@ -21,15 +22,17 @@ class GateRefusedError(Exception):
 
 
 def call_gate(operator: "Operator", tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object) -> Object:
-    """One call over HTTPS."""
+    """One call over HTTPS. Raises OSError when no answer comes."""
     body = json.dumps({"resource": resource, "request": request}).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     call = urllib.request.Request(f"https://127.0.0.1:{operator.gate_port}/v1/call/{op}", body, headers, method="POST")
     try:
-        with urllib.request.urlopen(call, timeout=10, context=tls) as answer:
+        with urllib.request.urlopen(call, timeout=PATIENCE, context=tls) as answer:
             return dict(json.load(answer))
     except urllib.error.HTTPError as error:
         raise GateRefusedError(error.code, json.load(error)["error"]) from None
+    except http.client.HTTPException as error:  # the operator was ended while it answered
+        raise ConnectionError(f"half an answer: {error}") from None
 
 
 def gate_tls(site: "Site") -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.api.fakes import Job, Site
 from tests.api.gatecall import GateRefusedError, call_gate, gate_tls
-from tests.api.server import Object, RefusedError
+from tests.api.server import PATIENCE, Object, RefusedError
 
 
 class Kubelets(threading.Thread):
@@ -28,13 +28,14 @@ class Kubelets(threading.Thread):
     def run(self) -> None:
         while not self._end.wait(0.1):
             for pod in self._site.items("pods"):
-                with contextlib.suppress(RefusedError):  # it went, or changed, in between
-                    self._tend(pod)
+                if not self._end.is_set():
+                    with contextlib.suppress(RefusedError):  # it went, or changed, in between
+                        self._tend(pod)
 
     def stop(self) -> None:
         """End the thread."""
         self._end.set()
-        self.join(10)
+        self.join(PATIENCE)
 
     def _tend(self, pod: Object) -> None:
         path = f"/api/v1/namespaces/{self._site.namespace}/pods/{pod['metadata']['name']}"
@@ -90,10 +91,14 @@ class Gang(threading.Thread):
         """Ranks that have ended, with their exit codes, while the others go on."""
         self.launches: list[Object] = []
         self.refusals: list[tuple[int, str]] = []
+        self._attempts: dict[str, int] = {}
+        """By pod: the attempt that its agent has joined."""
         self._tls = gate_tls(job.site)
 
     def join_all(self) -> None:
-        """Join all pods side by side, as agents do: the gate holds each answer back for a while until all are there."""
+        """Once all pods run, join side by side, as agents do: the gate holds each answer back for a while until all are
+        there."""
+        self._job.wait(self._pods_run, "pods of the gang run")
         with ThreadPoolExecutor(len(self.pods)) as pool:
             list(pool.map(self.join_one, self.pods))
             self.launches = list(pool.map(self.join_one, self.pods))
@@ -101,7 +106,15 @@ class Gang(threading.Thread):
 
     def join_one(self, pod: Object) -> Object:
         """One agent joins."""
-        return self.call(pod, "agent/kc:execution", "execution.join", self._join(pod))
+        join = self._join(pod, self.bundle(pod)["attempt"])
+        reply = self.call(pod, "agent/kc:execution", "execution.join", join)
+        self._attempts[pod["metadata"]["name"]] = join["attempt"]
+        return reply
+
+    def _pods_run(self) -> bool:
+        """Whether all pods do: before that there are no agents."""
+        found = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in self._job.pods()}
+        return all(found.get(pod["metadata"]["name"]) == "Running" for pod in self.pods)
 
     def run(self) -> None:
         while not self._end.wait(0.3):
@@ -110,7 +123,7 @@ class Gang(threading.Thread):
     def stop(self) -> None:
         """End the thread."""
         self._end.set()
-        self.join(10)
+        self.join(PATIENCE)
 
     def beat(self) -> None:
         """One heartbeat of every agent; refusals are kept."""
@@ -121,6 +134,8 @@ class Gang(threading.Thread):
                 self.refusals.append((error.status, error.code))
             except (OSError, RefusedError):
                 pass  # no operator just now; or the Secret is gone, of which a real agent still has its old file
+            if self._end.is_set():
+                return
 
     def call(self, pod: Object, key: str, op: str, request: Object) -> Object:
         """A call to the gate with a token of this pod's bundle."""
@@ -150,11 +165,12 @@ class Gang(threading.Thread):
         data = self._job.site.server.request("GET", path)["data"]
         return dict(json.loads(base64.b64decode(data[source["items"][0]["key"]])))
 
-    def _join(self, pod: Object) -> Object:
+    @staticmethod
+    def _join(pod: Object, attempt: int) -> Object:
         labels = pod["metadata"]["labels"]
         index = int(labels["kuangchao.io/pod-index"])
         return {
-            "attempt": self.bundle(pod)["attempt"], "incarnation": int(labels["kuangchao.io/incarnation"]),
+            "attempt": attempt, "incarnation": int(labels["kuangchao.io/incarnation"]),
             "podIndex": index, "pod": pod["metadata"]["name"], "host": "127.0.0.1",
             "podUid": pod["metadata"]["uid"],
             "storePort": 29400 if index == 0 else 0, "storePrefix": "p" if index == 0 else "",
@@ -167,7 +183,8 @@ class Gang(threading.Thread):
             rank["exitCode"] = self.exit_code
         if index in self.exits:
             rank |= {"state": "Exited", "exitCode": self.exits[index]}
-        return {"join": self._join(pod), "ranks": [rank], "metrics": {"loss": "0.5"} if index == 0 else {}}
+        join = self._join(pod, self._attempts[pod["metadata"]["name"]])
+        return {"join": join, "ranks": [rank], "metrics": {"loss": "0.5"} if index == 0 else {}}
 
 
 @contextlib.contextmanager

@@ -114,8 +114,9 @@ def refusal(server: ApiServer, name: str, ask: Ask) -> str:
     return ""
 
 
+OWN_FOR = Ask("POST", JOBS, job("probe", access={"owner": "nobody"}))
 PROBES = {
-    "job-access": Ask("POST", JOBS, job("probe", access={"owner": "nobody"})),
+    "job-access": OWN_FOR,
     "job-service-account": Ask("POST", JOBS, job("probe", podOverrides={"spec": {"serviceAccountName": "robot"}})),
     "pools": Ask("POST", f"{API}/resourcepools", resource("ResourcePool", {})),
     "plans": Ask("POST", f"{API}/namespaces/{NAMESPACE}/parallelplans", full_plan()),
@@ -127,9 +128,11 @@ PROBES = {
 
 
 def in_force(server: ApiServer) -> None:
-    """Wait until each policy refuses what it must: the API server compiles policies some time after they are made."""
+    """Wait until each policy refuses what it must, and the last binding of `grant` grants: the API server takes in
+    policies and bindings some time after they are made."""
     for policy, ask in PROBES.items():
         eventually(partial(_refuses, server, policy, ask), f"policy {policy}")
+    eventually(lambda: not refusal(server, "delegate", OWN_FOR), "the right to create jobs for others")
 
 
 def _refuses(server: ApiServer, policy: str, ask: Ask) -> bool:

@@ -4,6 +4,7 @@ import base64
 import json
 import ssl
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +15,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 KC = ROOT / "cluster" / "kc"
 API = "/apis/kuangchao.io/v1alpha1"
+TOO_MANY = 429
+"""A busy API server has not looked at the request and wants it again."""
+PATIENCE = 120.0
+"""Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
 
 Object = dict[str, Any]
 
@@ -58,11 +63,15 @@ class ApiServer:
         headers = {"Content-Type": content} | ({"Impersonate-User": user} if user else {})
         headers |= {"Impersonate-Group": group} if group else {}
         request = urllib.request.Request(self._url + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:
-                return dict(json.load(answer))
-        except urllib.error.HTTPError as error:
-            raise RefusedError(json.load(error)["message"]) from None
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE, context=self._tls) as answer:
+                    return dict(json.load(answer))
+            except urllib.error.HTTPError as error:
+                if error.code != TOO_MANY or time.monotonic() > end:
+                    raise RefusedError(json.load(error)["message"]) from None
+            time.sleep(0.2)
 
     def create(self, manifest: Object, *, dry: bool = False) -> Object:
         """Create one of our objects (namespace default); what the server made of it."""
@@ -110,7 +119,7 @@ def _material(entry: Object, key: str) -> bytes:
 
 def _run(*arguments: object, stdin: str | None = None) -> str:
     command = [str(argument) for argument in arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     if done.returncode:
         raise RefusedError(done.stderr or done.stdout)
     return done.stdout

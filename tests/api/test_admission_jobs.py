@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.fakes import eventually
 from tests.api.people import ACTORS, APPLY, JOBS, JSON_PATCH, MERGE, NAMESPACE, PEOPLE, Ask, job, refusal, resource
-from tests.api.server import API, ApiServer, Object, RefusedError
+from tests.api.server import API, PATIENCE, ApiServer, Object, RefusedError
 
 ACCESS = {"owner": "olga", "collaborators": ["kolya"], "viewers": ["vera"]}
 OWNED, FREE, ROBOT = f"{JOBS}/owned", f"{JOBS}/free", f"{JOBS}/robotic"
@@ -198,7 +198,7 @@ def test_a_namespace_that_goes_takes_its_owned_jobs_along(guarded: ApiServer) ->
     guarded.kubectl("create", "namespace", "doomed")
     path = f"{API}/namespaces/doomed/trainingjobs"
     guarded.request("POST", path, job("one", access={"owner": "olga"}), user="olga")
-    guarded.kubectl("delete", "namespace", "doomed", "--timeout=90s")
+    guarded.kubectl("delete", "namespace", "doomed", f"--timeout={PATIENCE:.0f}s")
     assert _names(guarded, path) == []
 
 
@@ -220,8 +220,11 @@ def test_roles_of_the_chart(guarded: ApiServer, role: str) -> None:
     user = f"only-{role}"
     guarded.kubectl("create", "clusterrolebinding", user, f"--clusterrole={role}", f"--user={user}")
     verbs = ("get", "create", "update", "patch", "delete", "own-for")
-    granted = {verb for verb in verbs if _may(guarded, user, verb, "trainingjobs")}
-    assert granted == ROLES[role]
+
+    def granted() -> set[str]:
+        return {verb for verb in verbs if _may(guarded, user, verb, "trainingjobs")}
+
+    eventually(lambda: granted() == ROLES[role], lambda: f"{granted()} is granted")
     assert _may(guarded, user, "update", "resourcepools") == (role == "kuangchao-administrator")
     assert not _may(guarded, user, "update", "trainingjobs", "status")
 

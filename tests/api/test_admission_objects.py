@@ -222,11 +222,19 @@ def test_with_no_administrator_named_rbac_alone_decides_about_pools(control_plan
     role = ("--clusterrole=kuangchao-administrator", f"--user={user}")
     control_plane.kubectl("create", "clusterrolebinding", user, *role)
     path = f"{POOLS}?dryRun=All"
-    assert control_plane.request("POST", path, resource("ResourcePool", {}), user=user)
+    eventually(lambda: _granted(control_plane, path, user), "the binding is in force")
     with pytest.raises(RefusedError, match="cannot create resource"):
         control_plane.request("POST", path, resource("ResourcePool", {}), user="nobody")
     made = control_plane.request("POST", DESCRIPTORS, _descriptor("lost"), user=NODE_AGENT)
     assert control_plane.request("DELETE", f"{DESCRIPTORS}/{made['metadata']['name']}", user=user)
+
+
+def _granted(server: ApiServer, path: str, user: str) -> bool:
+    try:
+        return bool(server.request("POST", path, resource("ResourcePool", {}), user=user))
+    except RefusedError as error:
+        assert "cannot create resource" in str(error)
+        return False
 
 
 def test_governance_has_no_writing_verb(guarded: ApiServer) -> None:

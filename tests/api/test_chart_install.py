@@ -2,13 +2,14 @@
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.api.fakes import eventually
 from tests.api.people import job
-from tests.api.server import API, ROOT, ApiServer, RefusedError
+from tests.api.server import API, PATIENCE, ROOT, ApiServer, RefusedError
 
 CHART = ROOT / "charts" / "kuangchao"
 NAMESPACE = "kuangchao-system"
@@ -74,9 +75,8 @@ def installed(bare_api: ApiServer) -> ApiServer:
         bare_api.kubectl("create", "namespace", namespace)
     bare_api.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
     _upgrade(bare_api)
-    bare_api.kubectl(
-        "wait", "--for=condition=Established", "--timeout=30s", "crd", "-l", "app.kubernetes.io/part-of=kuangchao"
-    )
+    established = ("wait", "--for=condition=Established", f"--timeout={PATIENCE:.0f}s")
+    bare_api.kubectl(*established, "crd", "-l", "app.kubernetes.io/part-of=kuangchao")
     return bare_api
 
 
@@ -110,6 +110,11 @@ def _review(server: ApiServer, user: str, namespace: str) -> dict[str, set[str]]
     return found
 
 
+def _comes_to(read: Callable[[], object], wanted: object) -> None:
+    """Rights follow Roles and bindings some time after these are made."""
+    eventually(lambda: read() == wanted, lambda: f"{read()} is {wanted}")
+
+
 def _merged(*rules: dict[str, set[str]]) -> dict[str, set[str]]:
     merged: dict[str, set[str]] = {}
     for rule in rules:
@@ -120,30 +125,30 @@ def _merged(*rules: dict[str, set[str]]) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("account", CLUSTER_RULES)
 def test_accounts_may_do_what_is_meant_and_no_more(installed: ApiServer, account: str) -> None:
-    assert _may(installed, account, "strangers") == CLUSTER_RULES[account]
+    _comes_to(lambda: _may(installed, account, "strangers"), CLUSTER_RULES[account])
 
 
 def test_operator_holds_secrets_only_where_jobs_are(installed: ApiServer) -> None:
     rules = CLUSTER_RULES["kuangchao-operator"]
-    assert _may(installed, "kuangchao-operator", JOBS) == _merged(rules, JOB_RULES)
-    assert _may(installed, "kuangchao-operator", NAMESPACE) == _merged(rules, RELEASE_RULES)
+    _comes_to(lambda: _may(installed, "kuangchao-operator", JOBS), _merged(rules, JOB_RULES))
+    _comes_to(lambda: _may(installed, "kuangchao-operator", NAMESPACE), _merged(rules, RELEASE_RULES))
 
 
 @pytest.mark.parametrize("namespace", [JOBS, NAMESPACE, "strangers"])
 def test_governance_has_no_writing_verb_anywhere(installed: ApiServer, namespace: str) -> None:
-    verbs = set().union(*_may(installed, "kuangchao-governance", namespace).values())
-    assert verbs == READ
+    _comes_to(lambda: set().union(*_may(installed, "kuangchao-governance", namespace).values()), READ)
 
 
 def test_auditors_may_forward_to_governance_and_nothing_else(installed: ApiServer) -> None:
     role = f"--role=kuangchao-auditor --user={AUDITOR} -n {NAMESPACE}".split()
     installed.kubectl("create", "rolebinding", "auditors", *role)
-    assert _review(installed, AUDITOR, NAMESPACE) == {
+    rights = {
         "/pods": {"get", "list"},
         "/pods/portforward": {"get", "create"},
         "/configmaps:kuangchao-trust": {"get"},
         "/configmaps:kuangchao-audit-head": {"get"},
     }
+    _comes_to(lambda: _review(installed, AUDITOR, NAMESPACE), rights)
     assert _review(installed, AUDITOR, JOBS) == {}
 
 
@@ -227,6 +232,12 @@ def test_roles_for_people(installed: ApiServer, role: str, verb: str, resource: 
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": role}],
     }
     installed.kubectl("apply", "-f", "-", stdin=json.dumps(binding))
+    read = "resourcepools" if role == "kuangchao-pool-admin" else "trainingjobs"
+    _comes_to(lambda: _permits(installed, role, "get", read), True)
+    assert _permits(installed, role, verb, resource) is allowed
+
+
+def _permits(server: ApiServer, user: str, verb: str, resource: str) -> bool:
     name, _, sub = resource.partition("/")
     attributes = {"verb": verb, "group": "kuangchao.io", "resource": name, "subresource": sub, "namespace": JOBS}
     review = {
@@ -235,7 +246,7 @@ def test_roles_for_people(installed: ApiServer, role: str, verb: str, resource: 
         "spec": {"resourceAttributes": attributes},
     }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    assert installed.request("POST", path, review, user=role)["status"]["allowed"] is allowed
+    return bool(server.request("POST", path, review, user=user)["status"]["allowed"])
 
 
 def test_uninstall_keeps_crds_jobs_and_audit(bare_api: ApiServer, installed: ApiServer) -> None:

@@ -24,11 +24,12 @@ AUDIENCE = "kuangchao-token-exchange"
 @pytest.fixture
 def site(control_plane: ApiServer, operator: Operator, tmp_path: Path) -> Iterator[Site]:
     """A site whose operator makes no token Secrets; the session's operator pauses meanwhile."""
-    operator.kill()
     own = Operator(control_plane, tmp_path, KUANGCHAO_EXCHANGE_ABOVE_PODS="0")
     site = Site(control_plane, own, "exchange", {"a": 2, "b": 2})
+    operator.kill()
     try:
         own.start()
+        site.settle()
         yield site
     finally:
         site.remove()
@@ -96,6 +97,7 @@ def test_pods_exchange_their_account_token_and_nobody_else_does(site: Site) -> N
         assert _joins(job, pods[0], bundle, pods[1]["metadata"]["uid"]) == "denied"
         assert _joins(job, pods[0], bundle, "") == "denied"
         _strangers(site, exchange, pods)
+        job.wait(lambda: all(pod["status"]["phase"] == "Running" for pod in job.pods()), "kubelets have the pods")
         _terminating(site, exchange, kubelets, pods)
 
 

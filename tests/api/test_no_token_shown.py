@@ -29,6 +29,7 @@ def loud(control_plane: ApiServer, operator: Operator, tmp_path: Path) -> Iterat
     operator.kill()
     try:
         talkative.start()
+        site.settle()
         yield site
     finally:
         site.remove()
@@ -63,7 +64,7 @@ def test_no_log_event_status_or_record_shows_a_token(loud: Site, tmp_path: Path)
         forge(gang, token)
         agents = [Agent(job, gang, pod, tmp_path / "pods") for pod in pods]
         try:
-            job.wait_phase("Running", timeout=60)
+            job.wait_phase("Running")
             loud.operator.kill()
             job.wait(lambda: all("heartbeat: " in agent.written() for agent in agents), "an outage")
             loud.operator.start()

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.api.fakes import ENVIRONMENT, account_config, eventually, install
-from tests.api.server import API, ApiServer, Object, RefusedError
+from tests.api.server import API, PATIENCE, ApiServer, Object, RefusedError
 
 ACCOUNT = "kuangchao-node-agent"
 USER = f"system:serviceaccount:kuangchao-system:{ACCOUNT}"
-PATIENCE = 90.0
-"""An agent looks every 10 s and believes a change when it has seen it twice."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +52,7 @@ class Node:
         """SIGTERM; its exit status. What has ended already is fine."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        return self._process.wait(PATIENCE)
 
     def descriptors(self) -> list[Object]:
         """Its descriptors, oldest generation first."""
@@ -63,13 +61,14 @@ class Node:
         return sorted(mine, key=lambda item: int(item["spec"]["generation"]))
 
     def wait(self, generation: int) -> Object:
-        """Wait until one descriptor is left, and it is of this generation."""
+        """Wait until one descriptor is left, and it is of this generation. An agent looks every 10 s and believes a
+        change when it has seen it twice."""
 
         def only() -> Object | None:
             found = self.descriptors()
             return found[0] if [item["spec"]["generation"] for item in found] == [generation] else None
 
-        return eventually(only, lambda: f"generation {generation}\n{self._log.read_text()}", PATIENCE)
+        return eventually(only, lambda: f"generation {generation}\n{self._log.read_text()}")
 
 
 @pytest.fixture

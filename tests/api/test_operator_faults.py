@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from kuangchao_contracts import names
 from tests.api.fakes import RELEASE, Operator, Site, eventually
 from tests.api.kubelets import Gang, Kubelets, running
-from tests.api.server import API, ApiServer, RefusedError
+from tests.api.server import API, PATIENCE, ApiServer, RefusedError
 
 
 def test_a_foreign_pod_of_our_name_is_neither_adopted_nor_removed(site: Site) -> None:
@@ -29,7 +31,7 @@ def test_a_foreign_pod_of_our_name_is_neither_adopted_nor_removed(site: Site) ->
     job.wait(lambda: name in json.dumps(job.status().get("conditions", [])), "the stranger is named")
     assert site.server.request("GET", f"{path}/{name}")["metadata"]["uid"] == made["metadata"]["uid"]
     site.server.request("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
-    pods = job.wait(lambda: (len(found := job.pods()) == 2 and found) or None, "both pods are ours", 60)
+    pods = job.wait_pods(2)
     assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in pods} == {uid}
 
 
@@ -39,13 +41,15 @@ def test_a_refused_pod_is_reported_and_not_retried_hot(site: Site) -> None:
     path = f"/api/v1/namespaces/{site.namespace}/resourcequotas"
     site.server.request("POST", path, quota)
     eventually(lambda: site.server.request("GET", f"{path}/tight").get("status", {}).get("hard"), "quota counted")
+    began = time.monotonic()
     job = site.job("crowded", count=2)
     with running(Kubelets(site)):
         job.wait(lambda: "exceeded quota" in json.dumps(job.status().get("conditions", [])), "the quota is named")
         tries = len([e for e in site.items("events") if "exceeded quota" in e.get("message", "")])
-        assert tries <= 3
+        # one at once, then 1 s, 2 s, 4 s ... apart
+        assert tries <= 2 + math.log2(1 + time.monotonic() - began)
         site.server.request("DELETE", f"{path}/tight")
-        job.wait(lambda: len(job.pods()) == 2, "both pods", 60)
+        job.wait_pods(2)
 
 
 def test_a_job_deleted_while_it_starts_leaves_nothing(site: Site) -> None:
@@ -210,7 +214,9 @@ def rival(control_plane: ApiServer) -> Iterator[None]:
     """Another operator, of higher priority and alive, in the peering that kopf uses by default."""
     account = f"{RELEASE}:kuangchao-operator"
     control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(PEERING))
-    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/clusterkopfpeerings.kopf.dev")
+    control_plane.kubectl(
+        "wait", "--for=condition=Established", f"--timeout={PATIENCE:.0f}s", "crd/clusterkopfpeerings.kopf.dev"
+    )
     control_plane.kubectl("create", "clusterrole", "peers", "--verb=*", "--resource=clusterkopfpeerings.kopf.dev")
     control_plane.kubectl("create", "clusterrolebinding", "peers", "--clusterrole=peers", f"--serviceaccount={account}")
     status = {"laptop": {"priority": 1000, "lifetime": 3600, "lastseen": datetime.now(UTC).isoformat()}}

@@ -28,6 +28,11 @@ def free(site: Site) -> Any:
     return site.pool_object().get("status", {}).get("free")
 
 
+def told(site: Site, job: str) -> list[Object]:
+    """Warnings about a job."""
+    return [e for e in site.items("events") if e["involvedObject"]["name"] == job and e["type"] == "Warning"]
+
+
 def test_an_eviction_uses_no_budget_and_a_crash_does(site: Site) -> None:
     """kubernetes-sigs/jobset, host maintenance example."""
     job = site.job("hosted", fault=AT_ONCE)
@@ -110,7 +115,7 @@ def test_a_deleted_node_without_a_spare_makes_the_gang_wait_as_a_whole(site: Sit
 
 def test_an_image_that_does_not_come_is_said_at_once_and_ends_at_the_deadline(site: Site) -> None:
     """kubeflow/trainer#2001, kubernetes/kubernetes#101584."""
-    job = site.job("imageless", startDeadlineSeconds=10)
+    job = site.job("imageless")
     waiting = {"reason": "ImagePullBackOff", "message": "example.invalid/x:1: not found"}
     container = {"name": "train", "state": {"waiting": waiting}, "ready": False, "restartCount": 0, "image": "x:1",
                  "imageID": ""}  # fmt: skip
@@ -121,6 +126,7 @@ def test_an_image_that_does_not_come_is_said_at_once_and_ends_at_the_deadline(si
         )
     assert "example.invalid/x:1" in job.wait_reason("PodsReady", "ImagePull")["message"]
     with running(Kubelets(site, starting=False)):
+        job.patch({"startDeadlineSeconds": 1})  # which is over by now
         job.wait_phase("Failed")
         assert job.condition("Failed")["reason"] == "ImagePull"
         eventually(lambda: free(site) == 4, "devices are free")
@@ -159,7 +165,7 @@ def test_an_invalid_child_ends_the_job_once_with_the_servers_words(site: Site) -
     assert condition["observedGeneration"] == 1
     eventually(lambda: free(site) == 4, "devices are free")
     assert job.status()["attempt"] == 1
-    told = [e for e in site.items("events") if e["involvedObject"]["name"] == "invalid" and e["type"] == "Warning"]
-    assert 1 <= len(told) <= 2, json.dumps(told)
+    eventually(lambda: told(site, "invalid"), "an Event says so, a moment after the status")
+    assert len(told(site, "invalid")) <= 2, json.dumps(told(site, "invalid"))
     with pytest.raises(RefusedError, match="not found"):
         site.server.request("GET", f"/api/v1/namespaces/{site.namespace}/pods/{job.name}")

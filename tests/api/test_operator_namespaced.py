@@ -24,6 +24,7 @@ def confined(control_plane: ApiServer, operator: Operator, tmp_path: Path) -> It
     operator.kill()
     try:
         site.operator.start()
+        site.settle()
         yield site
     finally:
         site.remove()

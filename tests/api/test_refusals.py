@@ -35,7 +35,7 @@ def test_a_claim_that_is_missing_is_named_and_its_coming_is_noticed(site: Site) 
     assert_holds_nothing(job)
     site.job("greedy", count=8).wait_reason("Stalled", "ExceedsMaxQuota")  # by now the first job rests
     make_claim(site)
-    job.wait(lambda: len(job.pods()) == 2, "pods", 60)
+    job.wait_pods(2)
 
 
 def test_two_jobs_never_write_to_one_checkpoint_directory(site: Site) -> None:

@@ -28,7 +28,8 @@ from kuangchao_operator.cli.audit_proof_commands import proven, verified
 from kuangchao_operator.cli.portforward import PodPort
 from kuangchao_operator.gate.issuer_client import IssuerClient
 from tests.boundary.gate.plane import World, issuer_arguments, process
-from tests.boundary.gate.test_governance_process import answers, free_port
+from tests.boundary.gate.test_governance_process import answers
+from tests.ports import free_port
 from tests.unit.authority.records import record
 
 

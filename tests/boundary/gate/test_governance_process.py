@@ -10,6 +10,7 @@ import pytest
 
 from kuangchao_contracts.audit import AuditPage
 from tests.boundary.gate.plane import ELSEWHERE, JOB, JOIN, POD, World, process
+from tests.ports import free_port
 from tests.unit.authority.kit import TOKEN
 
 
@@ -58,14 +59,6 @@ async def wait_for_metric(session: aiohttp.ClientSession, wanted: str) -> None:
                 if wanted in await response.text():
                     return
             await asyncio.sleep(0.05)
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def answers(session: aiohttp.ClientSession) -> None:
