@@ -68,10 +68,10 @@ helm() { cluster/kc helm "$@"; }
 "${CLUSTER}_cluster"
 
 say "installing the chart"
-helm upgrade --install kuangchao charts/kuangchao -n "$RELEASE" --create-namespace --wait --timeout 5m \
+helm upgrade --install kuangchao charts/kuangchao -n "$RELEASE" --create-namespace --wait --timeout 15m \
   --set "image.repository=$PREFIX${OPERATOR%%:*}" --set-string "image.tag=${OPERATOR##*:}" \
   --set "worker.image=$PREFIX$WORKER" --set "jobNamespaces={$JOBS}" "${EXTRA[@]}" >/dev/null
-kubectl wait --for=condition=Established crd -l app.kubernetes.io/part-of=kuangchao --timeout=60s >/dev/null
+kubectl wait --for=condition=Established crd -l app.kubernetes.io/part-of=kuangchao --timeout=300s >/dev/null
 kubectl apply -f examples/pool.yaml >/dev/null
-kubectl wait rpool/cpu --for=condition=Ready --timeout=120s >/dev/null
+kubectl wait rpool/cpu --for=condition=Ready --timeout=600s >/dev/null
 say "ready: $(kubectl get rpool cpu --no-headers)"

@@ -28,7 +28,7 @@ cluster_up() { # [--images IMAGE..]
   nodes_wait
   say "$KC_NODES nodes Ready"
   sed "s/@DNS_IP@/$DNS_IP/" "$KC_HOME/manifests/coredns.yaml" | kubectl apply -f - >/dev/null
-  kubectl -n kube-system rollout status deploy/coredns --timeout=120s >/dev/null
+  kubectl -n kube-system rollout status deploy/coredns --timeout=600s >/dev/null
   say "cluster DNS ready"
   echo "export KUBECONFIG=$ADMIN_CONF"
 }

@@ -94,7 +94,7 @@ start_apiserver() {
 }
 
 wait_apiserver() {
-  for _ in $(seq 300); do
+  for _ in $(seq 600); do
     ! kubectl get --raw /readyz >/dev/null 2>&1 || return 0
     sleep 0.2
   done
@@ -129,5 +129,5 @@ control_plane_down() {
   local name
   for name in provisioner scheduler kcm apiserver registry forwarder; do end "$RUN/$name.pid"; done
   end "$RUN/etcd.pid" TERM
-  gone "$RUN/etcd.pid" 30 || true
+  gone "$RUN/etcd.pid" || true
 }

@@ -229,7 +229,7 @@ EOF
   unshare -m --propagation private containerd -c "$tmp/containerd.toml" > "$LOGS/golden.log" 2>&1 &
   containerd=$!
   trap 'kill $containerd 2>/dev/null; wait $containerd 2>/dev/null; rm -rf "$tmp"' EXIT
-  for _ in $(seq 100); do
+  for _ in $(seq 600); do
     [ ! -S "$socket" ] || break
     sleep 0.1
   done

@@ -11,7 +11,7 @@ node_ctr() { ctr -a "$(node_dir "$1")/run/containerd/containerd.sock" -n k8s.io 
 node_boot() {
   local i=$1 dir
   dir=$(node_dir "$i")
-  for _ in $(seq 50); do
+  for _ in $(seq 600); do
     if alive "$dir/init.pid"; then return 0; fi
     alive "$dir/unshare.pid" || break
     sleep 0.1
@@ -25,7 +25,7 @@ node_boot() {
   rm -f "$dir"/stop-* "$dir/init.pid"
   daemon "$dir/unshare.pid" "$dir/init.log" nsenter --net="/run/netns/kc-node-$i" unshare -m -p -u -i --fork \
     bash "$KC_HOME/lib/node-init.sh" "$i" "$dir" "$BIN" "$(node_ip "$i")"
-  for _ in $(seq 50); do
+  for _ in $(seq 600); do
     [ ! -s "$dir/init.pid" ] || return 0
     sleep 0.1
   done
@@ -74,12 +74,12 @@ nodes_wait() {
   local i names=()
   for i in $(seq "$KC_NODES"); do
     names+=("node/node-$i")
-    for _ in $(seq 300); do
+    for _ in $(seq 600); do
       ! kubectl get node "node-$i" >/dev/null 2>&1 || break
       sleep 0.2
     done
   done
-  kubectl wait --for=condition=Ready "${names[@]}" --timeout=180s >/dev/null
+  kubectl wait --for=condition=Ready "${names[@]}" --timeout=600s >/dev/null
 }
 
 nodes_down() {

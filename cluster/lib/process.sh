@@ -16,11 +16,13 @@ alive() {
   { read -rn1 _ < "/proc/$pid/cmdline"; } 2>/dev/null && grep -qs '^0::.*/kc/' "/proc/$pid/cgroup"
 }
 
+# Limits of waits are long on purpose: a busy machine with a slow disk takes its time, and what is there ends the wait.
+#
 # gone PIDFILE [TENTHS]: waits until the process has left; a zombie whose threads still hold a port counts as there.
 gone() {
   local pid
   pid=$(cat "$1" 2>/dev/null) || return 0
-  for _ in $(seq "${2:-50}"); do
+  for _ in $(seq "${2:-300}"); do
     kill -0 "$pid" 2>/dev/null || return 0
     sleep 0.1
   done
@@ -45,7 +47,7 @@ daemon() {
 # sweep GROUP: ends whatever is left in kc/GROUP.
 sweep() {
   local pids
-  for _ in $(seq 100); do
+  for _ in $(seq 300); do
     pids=$(cat "$CGROUP/$1/cgroup.procs" 2>/dev/null) || return 0
     [ -n "$pids" ] || return 0
     # shellcheck disable=SC2086
@@ -77,7 +79,7 @@ lock() {
 remove_cgroups() {
   local mount
   for mount in $CGROUP_MOUNTS; do
-    for _ in $(seq 30); do
+    for _ in $(seq 300); do
       [ -d "$mount/$1" ] || break
       find "$mount/$1" -depth -type d -exec rmdir {} + 2>/dev/null || true
       [ ! -d "$mount/$1" ] || sleep 0.1

@@ -16,8 +16,11 @@ import pytest
 KC = str(pathlib.Path(__file__).resolve().parents[1] / "kc")
 BASE = "localhost/kuangchao-base:1"
 
+PATIENCE = 600.0
+"""Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(6 * PATIENCE),
     pytest.mark.skipif(os.geteuid() != 0, reason="the cluster needs root"),
 ]
 destructive = pytest.mark.skipif(
@@ -25,7 +28,7 @@ destructive = pytest.mark.skipif(
 )
 
 
-def kc(*args, check=True, stdin=None, timeout=300):
+def kc(*args, check=True, stdin=None, timeout=2 * PATIENCE):
     """Run one kc command and return what it printed."""
     done = subprocess.run([KC, *args], input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
     if check and done.returncode:
@@ -38,14 +41,12 @@ def apply(*objects):
     kc("kubectl", "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
 
-def until(condition, seconds=60.0):
-    """Wait until the condition holds and return the seconds it took."""
-    start = time.monotonic()
-    while time.monotonic() - start < seconds:
-        if condition():
-            return time.monotonic() - start
+def until(condition):
+    """Wait until the condition holds."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"{condition} still false after {PATIENCE} s"
         time.sleep(0.2)
-    raise AssertionError(f"{condition} still false after {seconds} s")
 
 
 def ready(node):
@@ -66,7 +67,15 @@ def sleeper(name, namespace, node=None, **spec):
 
 
 def pod_ready(namespace, *names):
-    kc("kubectl", "-n", namespace, "wait", "--for=condition=Ready", "--timeout=60s", *("pod/" + n for n in names))
+    kc(
+        "kubectl",
+        "-n",
+        namespace,
+        "wait",
+        "--for=condition=Ready",
+        f"--timeout={PATIENCE:.0f}s",
+        *("pod/" + n for n in names),
+    )
 
 
 def python_in(namespace, pod, code, check=True):
@@ -75,7 +84,7 @@ def python_in(namespace, pod, code, check=True):
 
 @pytest.fixture(scope="module")
 def cluster():
-    kc("up", "--images", BASE, timeout=900)
+    kc("up", "--images", BASE)
     return KC
 
 
@@ -99,7 +108,7 @@ def test_service_names_resolve_and_connect_across_nodes(namespace):
     apply(server, service, sleeper("client", namespace, 2))
     pod_ready(namespace, "server", "client")
     code = "import urllib.request as u; print(u.urlopen('http://server', timeout=2).status)"
-    until(lambda: python_in(namespace, "client", code, check=False).strip() == "200", 20)
+    until(lambda: python_in(namespace, "client", code, check=False).strip() == "200")
 
 
 def test_claim_of_default_class_gets_a_volume_that_two_nodes_share(namespace):
@@ -123,11 +132,10 @@ def test_claim_of_default_class_gets_a_volume_that_two_nodes_share(namespace):
 def test_lost_node_becomes_unknown_and_returns(namespace):
     kc("node", "crash", "3")
     try:
-        lost = until(lambda: ready("node-3") == "Unknown", 60)
-        assert lost > 2
+        until(lambda: ready("node-3") == "Unknown")
     finally:
         kc("node", "boot", "3")
-    until(lambda: ready("node-3") == "True", 60)
+    until(lambda: ready("node-3") == "True")
 
 
 def test_partition_cuts_two_nodes_and_nothing_else(namespace):
@@ -143,15 +151,16 @@ def test_partition_cuts_two_nodes_and_nothing_else(namespace):
     def reaches(pod):
         return python_in(namespace, pod, code, check=False).strip() == "ok"
 
-    until(lambda: reaches("left"), 20)
+    until(lambda: reaches("left"))
     kc("partition", "1", "2")
     try:
         assert not reaches("left")
-        assert reaches("third")
-        assert ready("node-1") == ready("node-2") == "True"
+        until(lambda: reaches("third"))
+        assert not reaches("left")
+        until(lambda: ready("node-1") == ready("node-2") == "True")
     finally:
         kc("heal")
-    until(lambda: reaches("left"), 20)
+    until(lambda: reaches("left"))
 
 
 @pytest.mark.parametrize("component", ["apiserver", "etcd", "kcm", "scheduler", "registry", "forwarder", "provisioner"])
@@ -160,7 +169,7 @@ def test_up_restores_a_killed_component(cluster, component):
     assert f"{component} DOWN" in kc("status")
     kc("up")
     assert f"{component} up" in kc("status")
-    assert ready("node-1") == "True"
+    until(lambda: ready("node-1") == "True")
 
 
 def test_api_tier_runs_side_by_side_and_ends_with_the_watched_process(tmp_path):
@@ -172,7 +181,7 @@ def test_api_tier_runs_side_by_side_and_ends_with_the_watched_process(tmp_path):
         subprocess.run([kubectl, "--kubeconfig", config, "get", "--raw", "/readyz"], check=True, capture_output=True)
     watched.kill()
     watched.wait()
-    until(lambda: not subprocess.run(["pgrep", "-f", str(tmp_path / "a")], capture_output=True).stdout, 5)
+    until(lambda: not subprocess.run(["pgrep", "-f", str(tmp_path / "a")], capture_output=True).stdout)
     kc("api", "down", "--dir", str(tmp_path / "b"))
     assert not subprocess.run(["pgrep", "-f", str(tmp_path / "b")], capture_output=True).stdout
     assert not (tmp_path / "b").exists()
@@ -199,7 +208,7 @@ def test_purge_leaves_nothing_after_a_killed_up(seconds):
     up.send_signal(signal.SIGKILL)
     up.wait()
     kc("down", "--purge")
-    until(lambda: not leftovers(), 10)
+    until(lambda: not leftovers())
 
 
 @destructive
@@ -211,4 +220,4 @@ def test_up_completes_what_a_killed_up_began(seconds):
     up.send_signal(signal.SIGKILL)
     up.wait()
     kc("up")
-    assert ready("node-3") == "True"
+    until(lambda: ready("node-3") == "True")
