@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.e2e.cluster import (
     JWT,
+    PATIENCE,
     RELEASE_NAMESPACE,
     ROOT,
     VOLUMES,
@@ -42,13 +43,14 @@ class WalkingJob(Job):
 
     def wait_commit_after(self, step: int) -> int:
         """Wait for a checkpoint of a later step; its step."""
-        return eventually(lambda: self.newest() if self.newest() > step else None, f"a commit after step {step}", 150)
+        return eventually(lambda: self.newest() if self.newest() > step else None, f"a commit after step {step}")
 
     def finish(self, reference: dict[int, str]) -> dict[str, Any]:
         """Let it run to its end; its status, once its losses are those of an undisturbed run."""
         assert len(self.curve()) < STEPS, "it was over before the test had done its part"
         self.mark.touch()
         self.wait_phase("Complete")
+        self.wait_released()
         assert self.curve() == reference
         return self.status()
 
@@ -133,7 +135,7 @@ def release_values() -> dict[str, Any]:
 def set_value(name: str, value: str) -> None:
     """Change one value of the release; the operator is another one afterwards."""
     chart = str(ROOT / "charts" / "kuangchao")
-    wait = ("--wait", "--timeout", "3m")
+    wait = ("--wait", "--timeout", f"{PATIENCE:.0f}s")
     kc(
         "helm",
         "upgrade",
@@ -160,7 +162,7 @@ def metric(name: str) -> float:
 
 def shown() -> dict[str, str]:
     """All that the pods of the release and of jobs have said, all Events, and all objects that are not secret."""
-    logs = ("--all-containers", "--tail=-1", "--prefix")
+    logs = ("--all-containers", "--tail=-1", "--prefix", "--ignore-errors")
     kinds = "trainingjobs,parallelplans,resourcepools,pods,services,configmaps,events"
     return {
         "control plane": kubectl("logs", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/part-of=kuangchao", *logs),

@@ -17,18 +17,24 @@ ROOT = Path(__file__).resolve().parents[2]
 KC = str(ROOT / "cluster" / "kc")
 VOLUMES = Path(os.environ.get("KC_ROOT", "/var/lib/kuangchao")) / "volumes"
 RELEASE_NAMESPACE = "kuangchao-system"
+PATIENCE = 600.0
+"""Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
 JWT = re.compile(r"eyJ[\w-]+\.eyJ")
 """Head and payload of a token."""
 KILL_RANK = """
 import os, signal, glob
 for path in glob.glob('/proc/[0-9]*/cmdline'):
-    if b'kuangchao_worker.rank' in open(path, 'rb').read():
+    try:
+        line = open(path, 'rb').read()
+    except OSError:  # it has ended
+        continue
+    if b'kuangchao_worker.rank' in line:
         os.kill(int(path.split('/')[2]), signal.SIGKILL); print('killed'); break
 """
 """A program for `python -c` inside a worker pod."""
 
 
-def kc(*args: str, timeout: float = 600, check: bool = True) -> str:
+def kc(*args: str, timeout: float = 2 * PATIENCE, check: bool = True) -> str:
     """Run a subcommand of the embedded cluster and return its standard output."""
     done = subprocess.run([KC, *args], capture_output=True, text=True, timeout=timeout)
     if check and done.returncode:
@@ -36,7 +42,7 @@ def kc(*args: str, timeout: float = 600, check: bool = True) -> str:
     return done.stdout
 
 
-def kubectl(*args: str, stdin: str | None = None, check: bool = True, timeout: float = 120) -> str:
+def kubectl(*args: str, stdin: str | None = None, check: bool = True, timeout: float = PATIENCE) -> str:
     """kubectl against the embedded cluster."""
     done = subprocess.run([KC, "kubectl", *args], input=stdin, capture_output=True, text=True, timeout=timeout)
     if check and done.returncode:
@@ -46,7 +52,7 @@ def kubectl(*args: str, stdin: str | None = None, check: bool = True, timeout: f
 
 def refused(*args: str, stdin: str | None = None) -> str:
     """What kubectl says to a request that must be refused."""
-    done = subprocess.run([KC, "kubectl", *args], input=stdin, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([KC, "kubectl", *args], input=stdin, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode, f"kubectl {' '.join(args)} was not refused: {done.stdout}"
     return done.stderr
 
@@ -55,7 +61,7 @@ def kuangchao(*args: str, code: int = 0) -> str:
     """Our command line against the embedded cluster: its standard output, once it has ended with this exit code."""
     environment = {**os.environ, "KUBECONFIG": kc("kubeconfig").strip(), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "kuangchao_operator.cli.main", *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert done.returncode == code, f"kuangchao {' '.join(args)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -78,16 +84,23 @@ def items(kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]
     return list(json.loads(kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json"))["items"])
 
 
-def eventually(probe: Callable[[], T | None], what: str, timeout: float = 120, every: float = 0.5) -> T:
-    """Ask until the answer is truthy. The limit is generous: it bounds a hang, it is no speed claim."""
-    end = time.monotonic() + timeout
+def eventually(probe: Callable[[], T | None], what: object, every: float = 0.5) -> T:
+    """Ask until the answer is truthy."""
+    end = time.monotonic() + PATIENCE
     while True:
         answer = probe()
         if answer:
             return answer
         if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout:.0f} s: {what}")
+            raise AssertionError(f"not within {PATIENCE:.0f} s: {what() if callable(what) else what}")
         time.sleep(every)
+
+
+def settled() -> None:
+    """Wait until all of the release runs: what was on a node that went may have to start elsewhere."""
+    for kind, name in (("deploy", "operator"), ("deploy", "governance"), ("ds", "node-agent")):
+        kubectl("rollout", "status", f"{kind}/kuangchao-{name}", "-n", RELEASE_NAMESPACE, f"--timeout={PATIENCE:.0f}s",
+                timeout=2 * PATIENCE)  # fmt: skip
 
 
 class Job:
@@ -119,7 +132,7 @@ class Job:
         """Nodes that its pods are bound to."""
         return {p["spec"]["nodeName"] for p in self.pods() if p["spec"].get("nodeName")}
 
-    def wait_phase(self, *phases: str, timeout: float = 240) -> str:
+    def wait_phase(self, *phases: str) -> str:
         """Wait for one of these phases; any other final phase fails at once with the reasons."""
         final = {"Complete", "Failed"} - set(phases)
 
@@ -129,13 +142,17 @@ class Job:
             return phase if phase in phases else None
 
         try:
-            return eventually(probe, f"{self.name} {phases}", timeout)
+            return eventually(probe, f"{self.name} {phases}")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}\n{self.events()}") from None
 
-    def wait_step(self, step: int, timeout: float = 240) -> None:
+    def wait_step(self, step: int) -> None:
         """Wait until this many steps are in the loss log."""
-        eventually(lambda: len(self.curve()) >= step, f"{self.name} at step {step}: {self.status()}", timeout, 0.2)
+        eventually(lambda: len(self.curve()) >= step, lambda: f"{self.name} at step {step}: {self.status()}", 0.2)
+
+    def wait_released(self) -> None:
+        """Wait until the operator has let go of a job that has ended: its last call is made and on record."""
+        eventually(lambda: not self.object()["metadata"].get("finalizers"), f"{self.name} released")
 
     def events(self) -> str:
         """Events of the job and its pods, for messages."""
@@ -159,8 +176,6 @@ class Job:
         kubectl(
             "delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=false", *self.by
         )
-        eventually(lambda: get("trainingjob", self.name, self.namespace) is None, f"{self.name} deleted", 120)
+        eventually(lambda: get("trainingjob", self.name, self.namespace) is None, f"{self.name} deleted")
         for kind in ("pods", "secrets", "services", "parallelplans"):
-            eventually(
-                lambda k=kind: not items(k, self.namespace, f"kuangchao.io/job={self.name}"), f"{kind} gone", 120
-            )
+            eventually(lambda k=kind: not items(k, self.namespace, f"kuangchao.io/job={self.name}"), f"{kind} gone")

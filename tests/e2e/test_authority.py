@@ -65,7 +65,7 @@ def reference(cluster: None) -> dict[int, str]:
 
 @pytest.fixture
 def walk(apply: Callable[..., Job], user_code: dict[str, Any]) -> Iterator[Walk]:
-    """Starts a job of two pods that takes so many seconds longer for each step, until it is let run."""
+    """Starts a job of two pods that takes so many seconds longer for each step, and ever more, until it is let run."""
     started: list[WalkingJob] = []
 
     def start(name: str, pace: float, **spec: Any) -> WalkingJob:
@@ -85,12 +85,12 @@ def walk(apply: Callable[..., Job], user_code: dict[str, Any]) -> Iterator[Walk]
 
 
 def test_a_job_with_a_killed_rank_is_put_in_order(walk: Walk, reference: dict[int, str], tmp_path: Path) -> None:
-    job = walk("rebuilt", 0.1, checkpoint={"everySteps": APART})
+    job = walk("rebuilt", 0.25, checkpoint={"everySteps": APART})
     committed = job.wait_commit_after(0)
     job.wait_step(committed + 5)
     victim = max(p["metadata"]["name"] for p in job.pods())
     assert "killed" in kubectl("exec", "-n", NAMESPACE, victim, "--", "python", "-c", KILL_RANK)
-    eventually(lambda: job.status()["attempt"] == 2, "fault noticed", 60)
+    eventually(lambda: job.status()["attempt"] == 2, "fault noticed")
     job.finish(reference)
     answer = json.loads(
         kuangchao("audit", "job", f"{NAMESPACE}/{job.name}", "--checkpoints", str(VOLUME), "-o", "json")
@@ -138,11 +138,15 @@ def every_commit_pins_both_ranks(answer: dict[str, Any]) -> None:
 
 
 def tail_is_declared_lost(answer: dict[str, Any]) -> None:
-    """What the killed rank had not handed to its file died with it; its peer lost it and handed over what it had."""
+    """What the killed rank had not handed to its file died with it; its peer handed over what it had, unless it was
+    ended before it knew."""
     last = max(e["lastStep"] for e in _of(answer, "steps") if e["attempt"] == 1)
-    (tail,) = [e for e in _of(answer, "lost") if e["attempt"] == 1 and e["rank"] == 0]
-    assert tail["bound"] == APART and tail["pinnedBy"] is None
-    assert tail["firstStep"] == last + 1 and tail["lastStep"] < last + APART
+    tails = [e for e in _of(answer, "lost") if e["attempt"] == 1 and e["rank"] == 0]
+    assert len(tails) <= 1
+    for tail in tails:
+        assert tail["bound"] == APART and tail["pinnedBy"] is None
+        # a commit that failed adds its own
+        assert tail["firstStep"] == last + 1 and tail["lastStep"] < last + 2 * APART
 
 
 def one_flipped_byte_is_named(job: Job, copy: Path) -> None:
@@ -207,12 +211,12 @@ def test_a_revoked_job_rests_until_it_is_restored(walk: Walk, reference: dict[in
     named = f"{NAMESPACE}/{job.name}"
     kuangchao("token", "revoke", "--job", named)
     try:
-        job.wait_phase("Suspended", timeout=30)
+        job.wait_phase("Suspended")
         assert job.condition("Suspended")["reason"] == "Revoked"
         eventually(lambda: not job.pods() and not job.bundles(), "freed")
     finally:
         kuangchao("token", "restore", "--job", named)
-    eventually(lambda: len(job.bundles()) == 2, "started anew", 60)
+    eventually(lambda: len(job.bundles()) == 2, "started anew")
     status = job.finish(reference)
     assert status["restarts"] == 0, "its budget is not charged for it"
     acts = [r["detail"] for op in ("token.revoke", "token.restore") for r in job.records("--operation", op)]
@@ -226,7 +230,7 @@ def test_a_denied_key_disturbs_no_job(walk: Walk, reference: dict[int, str]) -> 
     assert old in {key["kid"] for key in jwks()["keys"] if key["state"] == "active"}
     kuangchao("token", "revoke", "--kid", old)
     try:
-        eventually(lambda: job.kids() and old not in job.kids(), "tokens by another key", 60)
+        eventually(lambda: job.kids() and old not in job.kids(), "tokens by another key")
         assert old in jwks()["denied"] and old in jwks(NAMESPACE)["denied"]
         assert old not in {key["kid"] for key in jwks()["keys"]}
     finally:
@@ -273,7 +277,7 @@ def a_new_lease_replaces_one_that_is_taken_back(job: WalkingJob, pod: str) -> No
     before = exchanges(job).count(pod)
     kuangchao("token", "revoke", "--jti", lease)
     try:
-        eventually(lambda: exchanges(job).count(pod) > before, f"{pod} has exchanged again", 60)
+        eventually(lambda: exchanges(job).count(pod) > before, f"{pod} has exchanged again")
     finally:
         kuangchao("token", "restore", "--jti", lease)
 
@@ -294,8 +298,16 @@ def people(cluster: None) -> Iterator[None]:
         kubectl(
             "create", "rolebinding", f"e2e-{user}", "-n", NAMESPACE, f"--user={user}", f"--clusterrole=kuangchao-{role}"
         )
+    for user, role in roles.items():
+        verb = {"viewer": "get", "collaborator": "patch", "editor": "create"}[role]
+        eventually(lambda user=user, verb=verb: may(user, verb), f"the rights of {user} are in force")
     yield
     kubectl("delete", "rolebinding", "-n", NAMESPACE, "--ignore-not-found", *(f"e2e-{user}" for user in roles))
+
+
+def may(user: str, verb: str) -> bool:
+    """Whether RBAC lets somebody do something with jobs."""
+    return "yes" in kubectl("auth", "can-i", verb, "trainingjobs", "-n", NAMESPACE, f"--as={user}", check=False)
 
 
 def test_people_do_what_the_job_lets_them(people: None, apply: Callable[..., Job]) -> None:
@@ -358,19 +370,20 @@ def test_a_right_is_taken_away_and_given_back_while_a_job_trains(walk: Walk, ref
     job.wait_commit_after(0)
     with policy_kept():
         write_policy(NO_COMMITS.format(rule=rule), "security-officer")
-        eventually(lambda: refused_commits(job), "a commit is refused", 90)
+        eventually(lambda: refused_commits(job), "a commit is refused")
         kept = job.newest()
-        assert any(f"added {rule};" in text and "; by security-officer at " in text for text in reloads())
+        eventually(lambda: reload_with(f"added {rule};"), "the reload is on record")
+        assert "; by security-officer at " in reload_with(f"added {rule};")
         write_policy(BROKEN.format(operation=operation), "somebody")
-        eventually(lambda: any(operation in event for event in stale_events()), "PolicyStale is told", 90)
+        eventually(lambda: any(operation in event for event in stale_events()), "PolicyStale is told")
         assert metric("kuangchao_policy_stale") == 1
         before = refused_commits(job)
-        eventually(lambda: refused_commits(job) > before, "the policy before it is in force", 60)
+        eventually(lambda: refused_commits(job) > before, "the policy before it is in force")
         assert job.newest() == kept
         assert not any(operation in text for text in reloads())
     job.wait_commit_after(kept)
     assert metric("kuangchao_policy_stale") == 0
-    assert any(f"removed {rule};" in text for text in reloads())
+    eventually(lambda: reload_with(f"removed {rule};"), "the way back is on record")
     no_token_is_shown()
     status = job.finish(reference)
     assert (status["attempt"], status["restarts"]) == (1, 0), "training went on"
@@ -387,6 +400,11 @@ def reloads() -> list[str]:
     """What is recorded of the policies that came into force."""
     found = [r["record"] for r in audit("--operation", "policy.reload", "--since", "1h")]
     return [record["detail"] for record in found if record["decision"] == "allow"]
+
+
+def reload_with(words: str) -> str:
+    """The record of a reload that says this; "" while there is none."""
+    return next((text for text in reloads() if words in text), "")
 
 
 def stale_events() -> list[str]:

@@ -19,9 +19,8 @@ def holds_nothing(job) -> bool:
 def test_image_that_cannot_be_pulled(apply, manifest) -> None:
     job = apply(manifest("no-image", template={"image": "127.0.0.1:5000/no-such-image:1"}, startDeadlineSeconds=25))
     eventually(
-        lambda: "ImagePull" in json.dumps(job.condition("PodsReady")) or job.status()["phase"] == "Failed",
+        lambda: "ImagePull" in json.dumps(job.condition("PodsReady")) or job.status().get("phase") == "Failed",
         "reason shown",
-        60,
     )
     job.wait_phase("Failed")
     assert job.condition("Failed")["reason"] in ("ImagePull", "StartDeadlineExceeded")
@@ -53,7 +52,7 @@ def test_one_rank_leaves_early_with_zero(apply, manifest, user_code) -> None:
 
 def test_missing_storage(apply, manifest) -> None:
     job = apply(manifest("no-storage", checkpoint={"everySteps": 50, "storage": {"claimName": "no-such-claim"}}))
-    eventually(lambda: job.condition("Stalled").get("reason") == "StorageNotFound", "said so", 30)
+    eventually(lambda: job.condition("Stalled").get("reason") == "StorageNotFound", "said so")
     assert holds_nothing(job)
 
 
@@ -61,7 +60,8 @@ def test_missing_storage(apply, manifest) -> None:
 def test_delete_in_any_state(apply, manifest, moment: str) -> None:
     job = apply(manifest(f"gone-{moment.lower()}", training={"steps": 100_000}))
     order = ["Pending", "Queued", "Admitted", "Starting", "Running"]
-    eventually(lambda: order.index(job.status().get("phase", "Pending")) >= order.index(moment), moment, 120, 0.05)
+    later = order[order.index(moment) :]
+    eventually(lambda: job.status().get("phase") in later, moment, 0.05)
     job.delete()
     assert get("trainingjob", job.name, NAMESPACE) is None
 
