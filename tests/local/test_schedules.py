@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import ParallelPlan, Sharding
+from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from tests.local.gang import Gang
 from tests.local.test_parity import assert_same
 from tests.local.training import SMALL, Job, Trained, committed, split, train
@@ -21,7 +21,7 @@ PLANS = {
     "interleaved": split(accumulation=4, **ROUND),
     "interleaved, one round of three": split(batch=12, accumulation=3, **ROUND),
     "interleaved, unequal": split(accumulation=2, **ROUND, stage_layers=(0, 2, 1, 1)),
-    "interleaved x data": split(accumulation=4, data=2, **ROUND),
+    "interleaved, recomputed x data": split(accumulation=4, data=2, **ROUND, recompute=Recompute.FULL),
     "interleaved x tensor x sharded": split(accumulation=2, tensor=2, data=2, sequence=True, **ROUND, **FULL),
     "zb-h1 x data": split(accumulation=4, data=2, **H1),
     "zb-h1 x tensor x sharded": split(accumulation=2, tensor=2, data=2, **H1, **FULL),

@@ -10,7 +10,7 @@ import pytest
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.plan import ParallelPlan, Recompute
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_operator.layers.strategy.schedule.orders import orders, placement
 from kuangchao_operator.layers.strategy.schedule.passes import Kind, Pass
@@ -88,6 +88,10 @@ def test_what_torch_refuses_is_refused_before(schedule: Schedule) -> None:
         (planned(Schedule.ZERO_BUBBLE_V, 2, 3, 4), "virtualStages=3.*nearest legal value: 2"),
         (planned(Schedule.ONE_F_ONE_B, 2, 2, 4), "virtualStages=2.*nearest legal value: 1"),
         (planned(Schedule.INTERLEAVED, 1, 2, 4), "virtualStages=2: the plan has no pipeline"),
+        (
+            planned(Schedule.ZERO_BUBBLE_H1, 2, 1, 4).model_copy(update={"recompute": Recompute.FULL}),
+            "recompute='full': torch recomputes once.*nearest legal value: none",
+        ),
         (planned(Schedule.ZERO_BUBBLE_V, 2, 2, 1), "accumulationSteps=1: leaves stages without work"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import ParallelPlan, Sharding
+from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from kuangchao_contracts.rules import ParallelRules
 
 NOT_BUILT: Final = ("context", "expert", "expert_tensor")
@@ -22,6 +22,8 @@ CHUNKS: Final = {
 """Schedules of a pipeline, with the fewest and the most stages of the model on each rank."""
 ROUNDS: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1)
 """Schedules that torch runs in rounds of equally many micro-batches."""
+APART: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
+"""Schedules with the gradients of weights apart: they go back through a stage twice."""
 SHARDINGS: Final = (Sharding.NONE, Sharding.FULL)
 
 
@@ -61,6 +63,9 @@ def _stages(plan: ParallelPlan) -> Iterator[tuple[str, object, str, object]]:
     if plan.schedule in ROUNDS and count % rounds:
         why = f"{plan.schedule.value} is run in {rounds} rounds of equally many micro-batches"
         yield "accumulationSteps", count, why, count - count % plan.pipeline
+    if plan.schedule in APART and plan.recompute is not Recompute.NONE:
+        why = f"torch recomputes once, and {plan.schedule.value} goes back through a stage twice"
+        yield "recompute", plan.recompute.value, why, Recompute.NONE.value
 
 
 def whole(plan: ParallelPlan) -> bool:
