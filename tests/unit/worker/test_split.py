@@ -11,7 +11,7 @@ from torch import nn
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Pipe, compiled
-from kuangchao_worker.layers.state.chain import Stage, chain, stage_links
+from kuangchao_worker.layers.state.chain import Stage, chain, check_apart, stage_links
 from kuangchao_worker.layers.state.pieces import Piece, overlap, whole, within
 from kuangchao_worker.layers.state.split import check_rules
 from kuangchao_worker.rank.stages import loss_of, model_input
@@ -92,6 +92,16 @@ def test_a_sequential_is_a_chain_of_its_members() -> None:
 def test_a_cut_that_cannot_be_is_refused(rules: ParallelRules, plan: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         stage_links(transformer(SMALL).model(), rules, make_plan(2, pipeline=2, **plan), 0)
+
+
+def test_a_parameter_in_two_stages_is_refused() -> None:
+    module = transformer(SMALL).model()
+    stages = [stage_links(module, RULES, make_plan(3, batch=12, pipeline=3), n) for n in range(3)]
+    check_apart(module, stages)
+    module.get_submodule("head").weight = module.get_submodule("embedding").weight
+    with pytest.raises(InvalidInputError, match=r"head\.weight.*same parameter as embedding\.weight"):
+        check_apart(module, stages)
+    check_apart(module, [[name for links in stages for name in links]])
 
 
 def test_a_tensor_rule_that_means_nothing_is_refused() -> None:

@@ -1,6 +1,6 @@
 """The modules of a model that follow one another, as its rules name them, and what a pipeline stage keeps of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -91,6 +91,17 @@ def stage_links(module: nn.Module, rules: ParallelRules, plan: ParallelPlan, sta
         if start == end:
             raise InvalidInputError("plan.stageLayers", sizes, f"leaves nothing for stage {n}")
     return links[starts[stage] : starts[stage + 1]]
+
+
+def check_apart(module: nn.Module, stages: Iterable[Sequence[str]]) -> None:
+    """Raise InvalidInputError where a parameter is in two stages: each would train a copy of its own."""
+    seen: dict[int, str] = {}
+    for links in stages:
+        named = ((link, *one) for link in links for one in module.get_submodule(link).named_parameters())
+        own = {id(parameter): f"{link}.{name}" for link, name, parameter in named}
+        for one in own.keys() & seen.keys():
+            raise InvalidInputError(FIELD, own[one], f"is the same parameter as {seen[one]}, in another stage")
+        seen |= own
 
 
 def _even(layers: int, plan: ParallelPlan) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
-from kuangchao_worker.layers.state.chain import Part, Stage, chain, stage_links, stages_on, units
+from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, stage_links, stages_on, units
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import check_rules, split_data, split_tensor
@@ -74,7 +74,10 @@ class ShardedStore:
 
     def _keep(self, place: int) -> dict[int, tuple[nn.Module, tuple[str, ...]]]:
         """Leave of the module the stages that stand on the pipeline rank `place`: those and their links, by number."""
-        links = {n: stage_links(self.module, self._rules, self._plan, n) for n in stages_on(self._plan, place)}
+        count = self._plan.pipeline * self._plan.virtual_stages
+        every = [stage_links(self.module, self._rules, self._plan, n) for n in range(count)]
+        check_apart(self.module, every)
+        links = {n: every[n] for n in stages_on(self._plan, place)}
         self._stages = {n: Stage(self.module, names) for n, names in links.items()}
         if len(links) == 1:
             (self.module,) = self._stages.values()
