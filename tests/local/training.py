@@ -11,12 +11,12 @@ from torch import nn
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.oplogfile import Pinned
+from kuangchao_contracts.parallel import Overlay, OverlayGroups
 from kuangchao_contracts.plan import Axis, AxisGroups, ParallelPlan, Precision
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.agent import volume
 from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
-from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.state import rng
@@ -26,7 +26,7 @@ from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.runnable import require_runnable
-from kuangchao_worker.rank.wiring import make_parameters, make_pipe, stream
+from kuangchao_worker.rank.wiring import make_batches, make_groups, make_parameters, make_pipe, stream
 from kuangchao_worker.tasks import Task, load_task
 from tests.local.gang import Gang, Seat
 from tests.unit.worker.fakegate import make_launch, make_plan
@@ -36,14 +36,15 @@ SMALL = {"layers": "2", "hidden": "32", "heads": "4", "kvHeads": "2", "ffn": "64
 
 
 def split(batch: int = 16, accumulation: int = 1, **sizes: Any) -> ParallelPlan:
-    """A plan over these axes, innermost tensor, then data, then pipeline."""
+    """A plan over these axes, innermost tensor, then context, data and pipeline; experts over neighbours in a stage."""
     groups, stride = [], 1
     for axis in (Axis.TENSOR, Axis.CONTEXT, Axis.DATA, Axis.PIPELINE):
         size = sizes.setdefault(axis.value, 1)
         groups.append(AxisGroups(axis=axis, size=size, stride=stride))
         stride *= size
     micro = batch // sizes["data"] // accumulation
-    fields = {"micro_batch": micro, "groups": tuple(groups), **sizes}
+    expert = OverlayGroups(axis=Overlay.EXPERT, size=sizes.get("expert", 1), stride=sizes["tensor"])
+    fields = {"micro_batch": micro, "groups": tuple(groups), "overlays": (expert,) if expert.size > 1 else (), **sizes}
     return make_plan(stride, batch=batch, accumulation=accumulation, **fields)
 
 
@@ -122,7 +123,7 @@ def _train(seat: Seat, job: Job) -> Trained:
     parameters = make_parameters(task, CPU, job.seed, plan)
     topology = TopologyService(plan.hash, seat.attempt)
     topology.build(seat.capability, seat.request(plan))
-    parameters.connect(topology.mesh)
+    parameters.connect(topology.mesh, topology.experts)
     problems: list[str] = []
     writer = ShardWriter(seat.rank, lambda _, problem: problems.append(problem) if problem else None)
     state = StateService(parameters, seat.rank, job.seed, writer, lambda: Pinned(0, ""), stream(plan, seat.rank))
@@ -144,8 +145,9 @@ def _train(seat: Seat, job: Job) -> Trained:
         algorithm=TaskAlgorithm(
             task, parameters, rank=seat.rank, device=CPU, accumulation=plan.accumulation_steps,
             precision=Precision.FP32, pipe=make_pipe(parameters, topology.mesh, plan, CPU),
+            groups=make_groups(topology),
         ),
-        batches=Batches(task.dataset, task.collate, plan, seat.rank, job.seed),
+        batches=make_batches(task, plan, job.assignment(seat)),
         agreement=Agreement(CPU, plan.pipeline),
         log=losses,
     )  # fmt: skip

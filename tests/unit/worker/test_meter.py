@@ -104,6 +104,11 @@ def test_memory_is_that_of_this_process() -> None:
             ),
             {"data": 130, "tensor": 7},
         ),
+        # our own says whose it is, and calls the plain one
+        (
+            (("kuangchao::context", 0, 4), ("c10d::_allgather_base_", 1, 2), ("gloo:all_gather", 2, 6)),
+            {"context": 6},
+        ),
         (
             (("c10d::send", 0, 1), ("gloo:send", 1, 3), ("c10d::recv_", 2, 1), ("gloo:recv", 3, 4), ("aten::mm", 4, 9)),
             {"pipeline": 7},

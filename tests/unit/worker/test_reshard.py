@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CheckpointCorruptError
-from kuangchao_worker.layers.state.entries import Entries, collect, install
+from kuangchao_worker.layers.state.entries import Entries, Holders, collect, install
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.reshard import fill, fill_from_whole, payloads
 from kuangchao_worker.tasks.mlp import mlp
@@ -67,7 +67,7 @@ class Trainee:
 
 def test_what_is_saved_in_pieces_goes_on_bit_for_bit() -> None:
     one, other = Trainee(0, 2), Trainee(9, 0)
-    files = payloads(one.entries(), None, 0, 2)
+    files = payloads(one.entries(), Holders(None), 0, 2)
     expected = one.train(3)
     found = other.entries()
     fill(found, Files(files))
@@ -89,7 +89,7 @@ def test_what_data_parallel_ranks_saved_goes_on_bit_for_bit() -> None:
     "what", ["module.2.bias", "optimizer.state.2.bias.exp_avg", "optimizer.param_groups.2.bias.lr"]
 )
 def test_an_entry_that_is_missing_is_named(what: str) -> None:
-    files = payloads(Trainee(0, 2).entries(), None, 0, 2)
+    files = payloads(Trainee(0, 2).entries(), Holders(None), 0, 2)
     files["layout-0.pt"]["entries"].pop(what, None)
     files["shard-0.pt"]["values"].pop(what, None)
     with pytest.raises(CheckpointCorruptError, match=f"does not hold all of {what}"):
@@ -97,7 +97,7 @@ def test_an_entry_that_is_missing_is_named(what: str) -> None:
 
 
 def test_a_piece_that_is_too_small_or_of_another_model_is_refused() -> None:
-    files = payloads(Trainee(0, 2).entries(), None, 0, 2)
+    files = payloads(Trainee(0, 2).entries(), Holders(None), 0, 2)
     declared = files["layout-0.pt"]["entries"]["module.0.0.weight"]
     whole = declared["size"]
     declared["size"] = (whole[0] - 1, whole[1])
@@ -111,7 +111,7 @@ def test_a_piece_that_is_too_small_or_of_another_model_is_refused() -> None:
 
 def test_a_copy_does_not_change_with_later_steps() -> None:
     one = Trainee(0, 2)
-    saved = payloads(one.entries(), None, 0, 2)["shard-0.pt"]["tensors"]["module.2.bias"]
+    saved = payloads(one.entries(), Holders(None), 0, 2)["shard-0.pt"]["tensors"]["module.2.bias"]
     before = saved.clone()
     one.train(1)
     assert torch.equal(saved, before)

@@ -9,6 +9,7 @@ from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
+from kuangchao_worker.parallel.groups import Groups, divided_over
 from kuangchao_worker.rank.stages import loss_of, model_input
 from kuangchao_worker.tasks import Task
 
@@ -49,19 +50,23 @@ class TaskAlgorithm:
         accumulation: int,
         precision: Precision,
         pipe: Pipe | None = None,
+        groups: Groups | None = None,
     ) -> None:
         if precision is Precision.FP16:
             raise InvalidInputError("training.precision", "fp16", "needs gradient scaling, which is not there", "bf16")
         self._task, self._store, self._rank, self._device = task, store, rank, device
-        self._pipe = pipe
+        self._pipe, self._groups = pipe, groups or Groups()
         self._scale, self._precision = 1 / accumulation, precision
 
     def micro_step(self, batch: Any, *, last: bool) -> float:
         """See Algorithm."""
-        with self._store.reduction(last=last):
+        with self._store.reduction(last=last), divided_over(self._groups):
             with self._autocast():
                 loss = self._task.loss(self._store.forward(), _to_device(batch, self._device))
             (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]  # torch
+        if self._groups.context is not None and not self._groups.attended:
+            # its tokens never met those of other ranks: what it learns would be another model's
+            raise InvalidInputError("task.rules.tokens", "given", "but the model calls no kuangchao_worker.parallel")
         return loss.item()
 
     def pipe_step(self, batches: list[Any]) -> float:
@@ -76,7 +81,7 @@ class TaskAlgorithm:
                 return loss_of(self._task, output, on[number]) * self._scale
 
         inputs = [model_input(self._task, batch) for batch in on] if pipe.first else []
-        with self._autocast():
+        with divided_over(self._groups), self._autocast():
             return sum(pipe.step(inputs, loss)) / self._scale
 
     def evaluate(self) -> dict[str, float]:

@@ -9,9 +9,8 @@ from typing import Final
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
-from kuangchao_contracts.rules import ParallelRules
+from kuangchao_contracts.rules import ParallelRules, TaskRule
 
-NOT_BUILT: Final = ("context", "expert", "expert_tensor")
 CHUNKS: Final = {
     Schedule.GPIPE: (1, 1),
     Schedule.ONE_F_ONE_B: (1, 1),
@@ -34,16 +33,31 @@ def require_runnable(plan: ParallelPlan, rules: ParallelRules) -> None:
 
 
 def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, object, str, object]]:
-    for field in NOT_BUILT:
-        if getattr(plan, field) != 1:
-            yield field, getattr(plan, field), "this worker does not split that way", 1
     if plan.sharding not in SHARDINGS:
         yield "sharding", plan.sharding.value, "this worker shards all states or none", Sharding.FULL.value
-    if plan.tensor > 1 and not rules.tensor:
+    if plan.tensor > 1 and TaskRule.TENSOR not in rules.allowed:
         yield "tensor", plan.tensor, "the task has no rules.tensor", 1
+    if plan.sequence and TaskRule.SEQUENCE not in rules.allowed:
+        yield "sequence", True, "the task's rules.tensor have no module of style sequence or whole", False
+    if plan.context > 1 and TaskRule.CONTEXT not in rules.allowed:
+        yield "context", plan.context, "the task has no rules.tokens", 1
+    yield from _experts(plan, rules)
     yield from _stages(plan)
     if plan.sequence and plan.tensor == 1:
         yield "sequence", True, "needs tensor parallelism", False
+
+
+def _experts(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, object, str, object]]:
+    if plan.expert_tensor > 1:
+        yield "expertTensor", plan.expert_tensor, "this worker does not divide the matrices of an expert", 1
+    if plan.expert == 1:
+        return
+    if TaskRule.EXPERT not in rules.allowed:
+        yield "expert", plan.expert, "the task has no rules.experts", 1
+    if plan.tensor > 1:
+        yield "tensor", plan.tensor, "this worker does not divide experts beside tensor parallelism", 1
+    if plan.shard_ranks not in (0, 1, plan.data * plan.context):
+        yield "shardRanks", plan.shard_ranks, "this worker does not divide experts beside hybrid sharding", 0
 
 
 def _stages(plan: ParallelPlan) -> Iterator[tuple[str, object, str, object]]:
@@ -70,5 +84,5 @@ def _stages(plan: ParallelPlan) -> Iterator[tuple[str, object, str, object]]:
 
 def whole(plan: ParallelPlan) -> bool:
     """Whether every rank holds the whole model."""
-    shards = plan.shard_ranks or plan.data
-    return plan.tensor == plan.pipeline == 1 and (plan.sharding is Sharding.NONE or shards == 1)
+    shards = plan.shard_ranks or plan.data * plan.context
+    return plan.tensor == plan.pipeline == plan.expert == 1 and (plan.sharding is Sharding.NONE or shards == 1)

@@ -27,6 +27,7 @@ from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.service import StateService
 from kuangchao_worker.layers.topology.service import TopologyService
+from kuangchao_worker.parallel.groups import Groups
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
@@ -79,7 +80,7 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
     )
     # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
     oplog.keep_in(log_file(assignment))
-    parameters.connect(topology.mesh)
+    parameters.connect(topology.mesh, topology.experts)
     executor = Executor(
         assignment=assignment,
         call=authority.call,
@@ -94,8 +95,9 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
             accumulation=plan.accumulation_steps,
             precision=assignment.launch.training.precision,
             pipe=make_pipe(parameters, topology.mesh, plan, device),
+            groups=make_groups(topology),
         ),
-        batches=Batches(task.dataset, task.collate, plan, assignment.rank, assignment.launch.training.seed),
+        batches=make_batches(task, plan, assignment),
         agreement=Agreement(device, plan.pipeline),
         log=LossLog(metrics_path(assignment), assignment.attempt),
         meter=make_meter(assignment, device),
@@ -170,6 +172,17 @@ def make_pipe(
 
     assert isinstance(parameters, ShardedStore), "what is cut into stages is kept in pieces"
     return PipeRunner(parameters.stages(), mesh, plan, device)
+
+
+def make_groups(topology: TopologyService) -> Groups:
+    """Over which ranks attention and experts go, as the links are."""
+    return Groups(context=topology.groups.get(Axis.CONTEXT.value), expert=topology.groups.get(Axis.EXPERT.value))
+
+
+def make_batches(task: Task, plan: ParallelPlan, assignment: Assignment) -> Batches:
+    """What this rank reads."""
+    seed = assignment.launch.training.seed
+    return Batches(task.dataset, task.collate, plan, assignment.rank, seed, task.rules.tokens)
 
 
 def make_meter(assignment: Assignment, device: torch.device) -> Meter:

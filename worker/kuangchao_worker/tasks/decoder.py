@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_worker.parallel import attention, mixture, positions
 
 BYTES: Final = 256
 ROTARY_BASE: Final = 10_000.0
@@ -103,10 +104,8 @@ class Attention(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Shape (batch, sequence, hidden) in and out."""
         query, key, value = (self._heads(part(hidden)) for part in (self.query, self.key, self.value))
-        turn = rotation(query.shape[-2], self.width, query)
-        mixed = nn.functional.scaled_dot_product_attention(
-            rotate(query, turn), rotate(key, turn), value, is_causal=True, enable_gqa=True
-        )
+        turn = rotation(positions(query.shape[-2], query.device), self.width, query)
+        mixed = attention(rotate(query, turn), rotate(key, turn), value)
         out: torch.Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -115,10 +114,10 @@ class Attention(nn.Module):
         return projected.view(*projected.shape[:-1], -1, self.width).transpose(1, 2)
 
 
-def rotation(length: int, width: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine of each position's angles, each of shape (length, width / 2) (Su et al. 2021, equation 15)."""
+def rotation(at: torch.Tensor, width: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of the angles at the positions, of shape (tokens, width / 2) (Su et al. 2021, equation 15)."""
     rates = ROTARY_BASE ** (-torch.arange(0, width, 2, dtype=like.dtype, device=like.device) / width)
-    angles = torch.outer(torch.arange(length, dtype=like.dtype, device=like.device), rates)
+    angles = torch.outer(at.to(like.dtype), rates)
     return angles.cos(), angles.sin()
 
 
@@ -158,9 +157,4 @@ class Mixture(nn.Module):
         tokens = hidden.flatten(0, 1)
         weights, chosen = self.router(tokens).softmax(dim=-1).topk(self.per_token, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
-        mixed = torch.zeros_like(tokens)
-        for number, expert in enumerate(self.experts):
-            # also with no token at all: a gradient of zeros, where other ranks have one, keeps their sums in step
-            rows, places = (chosen == number).nonzero(as_tuple=True)
-            mixed = mixed.index_add(0, rows, expert(tokens[rows]) * weights[rows, places].unsqueeze(-1))
-        return mixed.view_as(hidden)
+        return mixture(self.experts, tokens, weights, chosen).view_as(hidden)

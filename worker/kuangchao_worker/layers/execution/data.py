@@ -5,7 +5,7 @@ the end of an epoch, so no sample is dropped or seen twice in one epoch.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Axis, ParallelPlan
+from kuangchao_worker.parallel.tokens import cut
 
 
 class SampleOrder:
@@ -50,12 +51,19 @@ def _permutation(seed: int, epoch: int, size: int) -> torch.Tensor:
 
 
 class Batches:
-    """The micro-batches of one rank."""
+    """The micro-batches of one rank. `tokens` says along which dimension of which tensors a plan divides sequences."""
 
     def __init__(
-        self, dataset: Dataset[Any], collate: Callable[[list[Any]], Any], plan: ParallelPlan, rank: int, seed: int
+        self,
+        dataset: Dataset[Any],
+        collate: Callable[[list[Any]], Any],
+        plan: ParallelPlan,
+        rank: int,
+        seed: int,
+        tokens: Mapping[str, int] | None = None,
     ) -> None:
         self._dataset, self._collate, self._plan = dataset, collate, plan
+        self._tokens, self._place = tokens or {}, plan.coordinate(rank, Axis.CONTEXT)
         self.order = SampleOrder(seed, len(dataset))  # type: ignore[arg-type]  # map-style datasets have a length
         self._share = plan.global_batch // plan.data
         self._offset = plan.coordinate(rank, Axis.DATA) * self._share
@@ -66,7 +74,11 @@ class Batches:
         return list(self.order.samples(start, self._share).split(self._plan.micro_batch))  # type: ignore[no-untyped-call]  # torch
 
     def load(self, indices: torch.Tensor) -> Any:
-        """One micro-batch."""
+        """One micro-batch: all of its samples, and of each the tokens of this context rank."""
+        whole = self._load(indices)
+        return whole if self._plan.context == 1 else cut(whole, self._tokens, self._place, self._plan.context)
+
+    def _load(self, indices: torch.Tensor) -> Any:
         if isinstance(self._dataset, TensorDataset):
             # indexing whole tensors gives the same batch as collating samples, thirty times faster
             return self._dataset[indices]

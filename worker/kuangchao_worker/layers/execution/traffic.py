@@ -2,7 +2,8 @@
 
 Measures only. The time of a collective includes waiting for peers, and several may run at once, beside computation.
 Which axis a collective belongs to is told by who asked for it: pipelining sends and receives, the DTensors of tensor
-parallelism use functional collectives, and what reduces or gathers for data parallelism (DDP, FSDP2) uses plain ones.
+parallelism use functional collectives, what reduces or gathers for data parallelism (DDP, FSDP2) uses plain ones, and
+our own, between ranks that share sequences or experts, run under an event that has the axis' name.
 Collectives of a GPU are not seen: their time is no time of the CPU.
 """
 
@@ -23,6 +24,7 @@ BACKEND: Final = "gloo:"
 NEIGHBOURS: Final = ("gloo:send", "gloo:recv")
 FUNCTIONAL: Final = "_c10d_functional"
 PLAIN: Final = "c10d"
+OWN: Final = "kuangchao"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,12 @@ def by_axis(events: Iterable[Event]) -> dict[str, float]:
 
 
 def _asked(ordered: Iterable[Event]) -> Iterator[str]:
-    """The axis of each collective that was asked for. A functional one calls the plain one, which is no second one."""
+    """The axis of each collective that was asked for. One that calls a plain one is no second one."""
     until = 0
     for event in ordered:
         space, _, operation = event.name.partition("::")
-        if space == FUNCTIONAL and operation != "wait_tensor":
+        if space == OWN or (space == FUNCTIONAL and operation != "wait_tensor"):
             until = event.start + event.duration
-            yield "tensor"
+            yield operation if space == OWN else "tensor"
         elif space == PLAIN and operation not in ("send", "recv_") and event.start >= until:
             yield "data"

@@ -36,6 +36,26 @@ class Entries:
     values: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Holders:
+    """Which ranks hold an entry: those of the mesh, or for a divided expert and what belongs to it those of `experts`.
+
+    `own` names the experts of this rank.
+    """
+
+    mesh: DeviceMesh | None
+    experts: DeviceMesh | None = None
+    own: tuple[str, ...] = ()
+
+    def of(self, name: str) -> DeviceMesh | None:
+        """The mesh over which a parameter or an entry is spread, by its name."""
+        return self.experts if self.expert(name) else self.mesh
+
+    def expert(self, name: str) -> bool:
+        """Whether it belongs to an expert that other ranks have not."""
+        return any(f".{expert}." in f".{name}" for expert in self.own)
+
+
 def collect(module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> Entries:
     """Everything by name. An optimizer that has made no step yet gets its states, with zeros."""
     tensors: dict[str, torch.Tensor] = {}

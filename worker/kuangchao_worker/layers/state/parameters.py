@@ -27,8 +27,9 @@ class ParameterStore:
         self.elements = sum(p.numel() for p in self._parameters)
         self._wrapped: nn.Module = module
 
-    def connect(self, mesh: DeviceMesh | None = None) -> None:  # noqa: ARG002 - all ranks reduce with all
-        """Reduce gradients over all ranks from now on. Call once the links are there."""
+    def connect(self, mesh: DeviceMesh | None = None, experts: DeviceMesh | None = None) -> None:
+        """Reduce gradients over all ranks from now on, whatever the meshes are. Call once the links are there."""
+        del mesh, experts
         if dist.get_world_size() == 1 or not self._parameters:
             return
         # DDP rebuilds its buckets after the first iteration, so a restarted run would sum in another layout once more

@@ -54,9 +54,9 @@ class PluggedStore:
         self._step = 0
         self._world = 1
 
-    def connect(self, mesh: DeviceMesh | None = None) -> None:
+    def connect(self, mesh: DeviceMesh | None = None, experts: DeviceMesh | None = None) -> None:
         """As the store; gradients pass through the plug-in from now on. Raises ConflictError where ranks differ."""
-        self._store.connect(mesh)
+        self._store.connect(mesh, experts)
         self._world = dist.get_world_size()
         sizes = {name: p.numel() for name, p in self.module.named_parameters() if p.requires_grad}
         self._agree(self._plugin.digest(sizes))

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 
 from kuangchao_contracts.errors import CheckpointCorruptError
-from kuangchao_worker.layers.state.entries import Entries, local, piece_of, writes
+from kuangchao_worker.layers.state.entries import Entries, Holders, local, piece_of, writes
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.pieces import Piece, overlap, whole, within
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source, layout_file, shard_file
@@ -19,9 +18,9 @@ Wanted = dict[int, list[tuple[str, Piece, Piece]]]
 """By rank that wrote: entry, the piece that it wrote, and the part of it to take."""
 
 
-def payloads(entries: Entries, mesh: DeviceMesh | None, rank: int, step: int) -> dict[str, Any]:
+def payloads(entries: Entries, holders: Holders, rank: int, step: int) -> dict[str, Any]:
     """Files of this rank: copies that later steps cannot change, and the layout."""
-    kept = {name: tensor for name, tensor in entries.tensors.items() if writes(tensor, mesh)}
+    kept = {name: tensor for name, tensor in entries.tensors.items() if writes(tensor, holders.of(name))}
     layout = {name: _declared(tensor) for name, tensor in kept.items()}
     pieces = {name: in_memory(local(tensor)) for name, tensor in kept.items()}
     return {

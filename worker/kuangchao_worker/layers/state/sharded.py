@@ -24,9 +24,10 @@ from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, stage_links, stages_on, units
+from kuangchao_worker.layers.state.experts import COPIES, PARTS, check_experts, keep_own
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
-from kuangchao_worker.layers.state.split import check_rules, split_data, split_tensor
+from kuangchao_worker.layers.state.split import check_rules, divide, split_data, split_tensor
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
@@ -49,28 +50,41 @@ class ShardedStore:
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._links = chain(module, rules)
         check_rules(module, rules)
+        if plan.expert > 1:
+            check_experts(module, rules, plan.expert)
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._mesh: DeviceMesh | None = None
+        self._experts: DeviceMesh | None = None
+        self._holders = entries.Holders(None)
         self._stages: Mapping[int, nn.Module] = {}
         self._scheduler: LRScheduler | None = None
 
-    def connect(self, mesh: DeviceMesh | None) -> None:
-        """Split the module over the mesh, then make the optimizer over what is left here."""
+    def connect(self, mesh: DeviceMesh | None, experts: DeviceMesh | None = None) -> None:
+        """Split the module over the mesh, its experts over theirs, then make the optimizer over what is left here."""
         if mesh is None:
             raise ValueError("a plan that splits a model has a mesh")
-        self._mesh = mesh
+        self._mesh, self._holders = mesh, entries.Holders(mesh)
         parts: dict[int, tuple[nn.Module, tuple[str, ...]]] = {0: (self.module, self._links)}
         if PIPELINE in (mesh.mesh_dim_names or ()):
             parts = self._keep(mesh.get_local_rank(PIPELINE))
         if TENSOR in (mesh.mesh_dim_names or ()):
             split_tensor(self.module, mesh[TENSOR], self._rules, sequence=self._plan.sequence)
+        if experts is not None:
+            self._experts, self._holders = experts, self._own(experts)
         for part, links in parts.values():
             split_data(part, mesh, units(part, links), self._plan)
-        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self._parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         self._optimizer = self._make_optimizer(self.module.parameters())
         if self._make_scheduler is not None:
             self._scheduler = self._make_scheduler(self._optimizer)
+
+    def _own(self, mesh: DeviceMesh) -> entries.Holders:
+        """Leave of each layer's experts those of this rank, over the ranks that have the same."""
+        layers = keep_own(self.module, self._rules, mesh.get_local_rank(PARTS), mesh[PARTS].size())
+        for names in layers:
+            divide([self.module.get_submodule(name) for name in names], mesh[COPIES], self._plan)
+        return entries.Holders(self._mesh, mesh[COPIES], tuple(name for names in layers for name in names))
 
     def _keep(self, place: int) -> dict[int, tuple[nn.Module, tuple[str, ...]]]:
         """Leave of the module the stages that stand on the pipeline rank `place`: those and their links, by number."""
@@ -104,6 +118,7 @@ class ShardedStore:
 
     def apply(self) -> float:
         """Update the parameters from the reduced gradients, clear them, and return the whole model's norm."""
+        self._share_experts()
         norm = self._norm()
         self._optimizer.step()
         if self._scheduler is not None:
@@ -111,20 +126,29 @@ class ShardedStore:
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
+    def _share_experts(self) -> None:
+        """Make the gradients of experts those of the mean over all data ranks, as those of all else are.
+
+        An expert has met the tokens of all ranks that divide its layer, and its copies' gradients were averaged.
+        """
+        for name, parameter in self.module.named_parameters():
+            if self._holders.expert(name) and parameter.grad is not None:
+                parameter.grad /= self._plan.expert
+
     def _norm(self) -> float:
         """Root of the squares of all ranks' pieces, each divided by how many ranks hold it."""
         total = torch.zeros((), dtype=torch.float64, device=next(self.module.parameters()).device)
-        for parameter in self._parameters:
+        for name, parameter in self._parameters.items():
             gradient = _settled(parameter)
             if gradient is not None:
                 share = entries.local(gradient).detach().double().square().sum()
-                total += share / entries.copies(gradient, self._mesh)
+                total += share / entries.copies(gradient, self._holders.of(name))
         dist.all_reduce(total)
         return math.sqrt(total.item())
 
     def payloads(self, rank: int, step: int) -> dict[str, Any]:
         """Files of this rank in a checkpoint: copies that later steps cannot change."""
-        return reshard.payloads(self._entries(), self._mesh, rank, step)
+        return reshard.payloads(self._entries(), self._holders, rank, step)
 
     def restore(self, source: Source) -> None:
         """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
@@ -142,8 +166,13 @@ class ShardedStore:
         """A plain module with the weights of all ranks, on rank 0; on others without. All ranks must call."""
         state = get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
         made = make()
+        if self._experts is not None:
+            own = {name: tensor for name, tensor in state.items() if self._holders.expert(name)}
+            state |= _joined(own, self._experts.get_group(PARTS))
         if self._mesh is not None and PIPELINE in (self._mesh.mesh_dim_names or ()):
-            state = _joined(state, self._mesh.get_group(PIPELINE))
+            stages = self._mesh.get_group(PIPELINE)
+            # the stages of other groups have the same
+            state = _joined(state, stages) if dist.get_process_group_ranks(stages)[0] == 0 else state
         if dist.get_rank() == 0:
             made.load_state_dict(state)
         return made
@@ -159,12 +188,10 @@ class ShardedStore:
 
 
 def _joined(state: dict[str, Any], group: dist.ProcessGroup) -> dict[str, Any]:
-    """The states of all stages on rank 0; on others what they had. The group that rank 0 is in suffices."""
-    ranks = dist.get_process_group_ranks(group)
-    if ranks[0] != 0:
-        return state
-    parts: list[Any] | None = [None] * len(ranks) if dist.get_rank() == 0 else None
-    dist.gather_object(in_memory(state), parts, dst=0, group=group)
+    """What all ranks of the group have, on its first one; on others what they had."""
+    first = dist.get_process_group_ranks(group)[0]
+    parts: list[Any] | None = [None] * dist.get_world_size(group) if dist.get_rank() == first else None
+    dist.gather_object(in_memory(state), parts, dst=first, group=group)
     return {name: tensor for part in parts or [state] for name, tensor in part.items()}
 
 

@@ -75,11 +75,15 @@ def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], 
     over = [axis for axis in (*ISLANDS, DATA) if axis in axes]
     if not over:
         return
-    data = mesh[tuple(over)]
     for unit in (*units, module):
-        if plan.sharding is Sharding.NONE or plan.shard_ranks == 1:
-            replicate(unit, mesh=data)
-        else:
-            # a stage of a pipeline stays whole from its first micro-batch to its last: its weights' gradients may come
-            # long after its backward pass, and torch finds no parameters in a module that is in pieces by then
-            fully_shard(unit, mesh=data, reshard_after_forward=None if plan.pipeline == 1 else False)
+        divide(unit, mesh[tuple(over)], plan)
+
+
+def divide(unit: nn.Module | list[nn.Module], mesh: DeviceMesh, plan: ParallelPlan) -> None:
+    """Shard or replicate what of a unit is not yet over the ranks of a mesh; several modules are one unit."""
+    if plan.sharding is Sharding.NONE or plan.shard_ranks == 1:
+        replicate(unit, mesh=mesh)
+    else:
+        # a stage of a pipeline stays whole from its first micro-batch to its last: its weights' gradients may come
+        # long after its backward pass, and torch finds no parameters in a module that is in pieces by then
+        fully_shard(unit, mesh=mesh, reshard_after_forward=None if plan.pipeline == 1 else False)

@@ -19,7 +19,16 @@ from kuangchao_contracts.errors import ConflictError
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.ports.topology import BuildRequest, LinkReport, TopologyRank
 from kuangchao_contracts.run import Ack, Empty
-from kuangchao_worker.layers.topology.decide import WORLD, GroupSpec, build_order, digest, dimensions, groups_of
+from kuangchao_worker.layers.topology.decide import (
+    EXPERT,
+    EXPERT_DATA,
+    WORLD,
+    GroupSpec,
+    build_order,
+    digest,
+    dimensions,
+    groups_of,
+)
 from kuangchao_worker.layers.topology.rendezvous import meet
 from kuangchao_worker.pod.network import interface_variables, wait_for_port
 
@@ -36,6 +45,8 @@ class TopologyService(TopologyRank):
         """The axes of the plan over the groups that were built; None before, and when the rank is alone."""
         self.groups: Mapping[str, dist.ProcessGroup] = {}
         """All groups of this rank, those beside the mesh too; none before they are built."""
+        self.experts: DeviceMesh | None = None
+        """Ranks that have the same experts x ranks that divide them, beside the mesh; None where nobody divides any."""
 
     def build(self, capability: Capability, request: BuildRequest) -> LinkReport:
         """See TopologyRank."""
@@ -51,7 +62,7 @@ class TopologyService(TopologyRank):
         wait_for_port(request.master_host, request.master_port, request.timeout_seconds, self._stop)
         self._build_world(request, f"plan {request.plan.hash} attempt {request.attempt} groups {digest(order)}")
         self.groups = {spec.name: _build_group(spec, request) for spec in order}
-        self.mesh = _mesh(request.plan, self.groups)
+        self.mesh, self.experts = _mesh(request.plan, self.groups), _experts(self.groups, request.rank)
         return LinkReport(groups=tuple(spec.name for spec in order), healthy=True)
 
     def _build_world(self, request: BuildRequest, identity: str) -> None:
@@ -71,7 +82,7 @@ class TopologyService(TopologyRank):
         """See TopologyRank."""
         if not dist.is_initialized():
             return Ack(detail="there were no links")
-        self.mesh, self.groups = None, {}
+        self.mesh, self.groups, self.experts = None, {}, None
         # torch's teardown may wait for a dead peer without limit, and a thread is the only way to stop waiting
         worker = threading.Thread(target=_destroy, name="destroy-links", daemon=True)
         worker.start()
@@ -109,8 +120,22 @@ def _mesh(plan: ParallelPlan, groups: Mapping[str, dist.ProcessGroup]) -> Device
     """The mesh over groups that exist; it makes none of its own."""
     outer_first = dimensions(plan)[::-1]
     names = tuple(dimension.name for dimension in outer_first)
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = _kind()
     if len(names) <= 1:
         return DeviceMesh.from_group(groups[WORLD], kind, mesh_dim_names=names) if names else None
     ranks = torch.arange(plan.world_size).view([dimension.size for dimension in outer_first])
     return DeviceMesh.from_group([groups[name] for name in names], kind, ranks, mesh_dim_names=names)
+
+
+def _experts(groups: Mapping[str, dist.ProcessGroup], rank: int) -> DeviceMesh | None:
+    if EXPERT not in groups:
+        return None
+    copies, parts = (dist.get_process_group_ranks(groups[name]) for name in (EXPERT_DATA, EXPERT))
+    # both are steps of one size from rank to rank, so what differs in both coordinates lies as far as both together
+    ranks = torch.tensor([[copy + part - rank for part in parts] for copy in copies])
+    names = (EXPERT_DATA, EXPERT)
+    return DeviceMesh.from_group([groups[name] for name in names], _kind(), ranks, mesh_dim_names=names)
+
+
+def _kind() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

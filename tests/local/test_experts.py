@@ -1,0 +1,54 @@
+"""Experts divided over ranks: the result of one process, in fp64, alone and beside the axes that divide the rest."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kuangchao_contracts.plan import ParallelPlan, Sharding
+from tests.local.gang import Gang
+from tests.local.test_parity import MOE, assert_same
+from tests.local.training import Job, Trained, committed, split, train
+
+FULL = {"sharding": Sharding.FULL}
+PLANS = {
+    "expert": split(data=2, expert=2),
+    "expert, accumulated": split(data=2, expert=2, accumulation=2),
+    "expert x data": split(data=4, expert=2),
+    "all experts apart": split(data=4, expert=4),
+    "expert, sharded": split(data=2, expert=2, **FULL),
+    "expert x sharded, accumulated": split(data=4, expert=2, accumulation=2, **FULL),
+    "expert x context": split(context=2, data=2, expert=2),
+    "expert over context": split(context=2, expert=2, **FULL),
+    "expert x pipeline": split(pipeline=2, data=2, expert=2, accumulation=2),
+    "sharded": split(data=2, **FULL),
+    "data": split(data=2),
+}
+EXPERTS = [name for name in PLANS if "expert" in name]
+
+
+@pytest.fixture(scope="module")
+def alone(gang: Gang) -> Trained:
+    return train(gang, Job(split(), MOE))
+
+
+@pytest.mark.parametrize("plan", [PLANS[name] for name in EXPERTS], ids=EXPERTS)
+def test_divided_experts_train_like_whole_ones(gang: Gang, alone: Trained, plan: ParallelPlan) -> None:
+    found = train(gang, Job(plan, MOE))
+    assert_same(found, alone, 1e-9)
+    assert found.metrics["testLoss"] == alone.metrics["testLoss"]
+
+
+CHANGES = [("expert x data", "sharded"), ("data", "expert"), ("expert, sharded", "all experts apart")]
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_another_plan_goes_on_from_a_checkpoint(
+    gang: Gang, alone: Trained, tmp_path: Path, before: str, after: str
+) -> None:
+    job = Job(PLANS[before], MOE, folder=tmp_path, every=3, steps=3)
+    train(gang, job)
+    resumed = train(gang, Job(PLANS[after], MOE, folder=tmp_path, restore=committed(job, 3)))
+    assert resumed.losses == pytest.approx(alone.losses[3:], rel=1e-9)
+    for name, weights in alone.weights.items():
+        torch.testing.assert_close(resumed.weights[name], weights, rtol=1e-9, atol=1e-9)
