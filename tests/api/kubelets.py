@@ -89,6 +89,8 @@ class Gang(threading.Thread):
         self.step, self.state, self.exit_code = 0, "Running", None
         self.exits: dict[int, int] = {}
         """Ranks that have ended, with their exit codes, while the others go on."""
+        self.words: Object = {}
+        """What their agents say of them besides."""
         self.launches: list[Object] = []
         self.refusals: list[tuple[int, str]] = []
         self._attempts: dict[str, int] = {}
@@ -182,7 +184,7 @@ class Gang(threading.Thread):
         if self.exit_code is not None:
             rank["exitCode"] = self.exit_code
         if index in self.exits:
-            rank |= {"state": "Exited", "exitCode": self.exits[index]}
+            rank |= {"state": "Exited", "exitCode": self.exits[index], **self.words}
         join = self._join(pod, self._attempts[pod["metadata"]["name"]])
         return {"join": join, "ranks": [rank], "metrics": {"loss": "0.5"} if index == 0 else {}}
 

@@ -7,6 +7,7 @@ from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import Failure, TrainingJobStatus
 from kuangchao_contracts.plan import ParallelPlan, PlanOutcome
 from kuangchao_contracts.reasons import Phase
+from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.cli.output import age
 
 
@@ -63,6 +64,7 @@ def describe_job(job: TrainingJob, plan: ParallelPlan | None, now: datetime) -> 
     yield from failure_lines("first failure", status.first_failure)
     if status.last_failure != status.first_failure:
         yield from failure_lines("last failure", status.last_failure)
+    yield from memory_lines(status)
     yield from _checkpoints(status, now)
     yield from _people(job)
 
@@ -126,7 +128,22 @@ def failure_lines(title: str, failure: Failure | None) -> Iterator[str]:
         f"attempt {failure.attempt}",
     ]
     yield f"{title[:1].upper()}{title[1:]}: {failure.reason} ({', '.join(filter(None, places))})"
+    if failure.peak_memory_bytes is not None:
+        limit = f" of {human_bytes(failure.memory_limit_bytes)}" if failure.memory_limit_bytes is not None else ""
+        where = f", section {failure.section}" if failure.section else ""
+        yield f"  peak {human_bytes(failure.peak_memory_bytes)}{limit}{where}"
     yield from (f"  {line}" for line in failure.message.splitlines())
+
+
+def memory_lines(status: TrainingJobStatus | None) -> Iterator[str]:
+    """Plans that did not fit, with what was measured and what had been estimated."""
+    failures = status.out_of_memory if status is not None else ()
+    if failures:
+        yield "Plans that ran out of memory:"
+    for failure in failures:
+        guess = "nothing" if failure.estimated_bytes is None else human_bytes(failure.estimated_bytes)
+        where = f"attempt {failure.attempt}, step {failure.step}"
+        yield f"  {failure.plan} ({where}): measured {human_bytes(failure.measured_bytes)}, estimated {guess}"
 
 
 def _checkpoints(status: TrainingJobStatus, now: datetime) -> Iterator[str]:

@@ -7,7 +7,7 @@ from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.errors import PermissionDeniedError
 from kuangchao_contracts.reasons import Phase
 from kuangchao_operator.cli.cluster import Cluster
-from kuangchao_operator.cli.present import failure_lines
+from kuangchao_operator.cli.present import failure_lines, memory_lines
 from kuangchao_operator.kube import paths
 from kuangchao_operator.kube.cache import KINDS, Cache
 from kuangchao_operator.kube.pools import pool_facts
@@ -45,6 +45,7 @@ def lines(job: TrainingJob, answer: Explanation) -> Iterator[str]:
     if answer.phase in WAITING:
         yield from _pool(answer)
     yield from failure_lines("first failure", job.status.first_failure if job.status else None)
+    yield from memory_lines(job.status)
     if answer.advice:
         yield f"what to do: {answer.advice}"
 

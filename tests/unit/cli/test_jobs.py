@@ -152,6 +152,29 @@ def test_describe_tells_failure_attempts_checkpoints_and_people() -> None:
     assert [wanted for wanted in DESCRIBED if wanted not in text] == []
 
 
+def test_plans_that_ran_out_of_memory_are_shown_with_both_figures() -> None:
+    plan = {"planHash": "a", "wish": "b", "attempt": 1, "step": 5}
+    hungry = job(
+        phase="Running",
+        outOfMemory=[
+            {**plan, "plan": "dp2 micro-batch 16", "measuredBytes": 3 * 2**30, "estimatedBytes": 2**30},
+            {**plan, "plan": "dp2 micro-batch 8", "measuredBytes": 2**31},
+        ],
+        firstFailure={
+            "reason": "OutOfMemory",
+            "section": "train",
+            "peakMemoryBytes": 3 * 2**30,
+            "memoryLimitBytes": 2**32,
+            "time": NOW.isoformat(),
+        },
+    )
+    answer = Explanation(phase=Phase.RUNNING, reason="Running", message="", pool="cpu", need=4)
+    for text in ("\n".join(present.describe_job(hungry, None, NOW)), "\n".join(why.lines(hungry, answer))):
+        assert "  dp2 micro-batch 16 (attempt 1, step 5): measured 3.0 GiB, estimated 1.0 GiB" in text
+        assert "  dp2 micro-batch 8 (attempt 1, step 5): measured 2.0 GiB, estimated nothing" in text
+        assert "  peak 3.0 GiB of 4.0 GiB, section train" in text
+
+
 @pytest.mark.parametrize(("rank", "pod", "index"), [(None, None, 0), (0, None, 0), (3, None, 1), (None, 1, 1)])
 def test_logs_find_the_pod(rank: int | None, pod: int | None, index: int) -> None:
     assert pod_index(job(), rank, pod) == index
