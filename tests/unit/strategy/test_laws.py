@@ -55,13 +55,18 @@ def test_a_batch_below_the_ranks_has_one_neighbour() -> None:
 
 
 NOT_RUN = [
-    ("context", 2),
-    ("expert", 2),
     ("virtual_stages", 2),
     ("recompute", Recompute.FULL),
     ("sharding", Sharding.OPTIMIZER),
 ]
-FOR_A_TASK = [("tensor", 2), ("pipeline", 2), ("sequence", True), ("sharding", Sharding.FULL)]
+FOR_A_TASK = [
+    ("tensor", 2),
+    ("pipeline", 2),
+    ("context", 2),
+    ("expert", 2),
+    ("sequence", True),
+    ("sharding", Sharding.FULL),
+]
 
 
 @pytest.mark.parametrize(

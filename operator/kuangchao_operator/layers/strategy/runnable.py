@@ -34,6 +34,8 @@ CARRIED_OUT: Final[dict[str, Values]] = {
     "sequence": ANY,
     "pipeline": ANY,
     "stageLayers": ANY,
+    "context": ANY,
+    "expert": ANY,
     "schedule": (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
     "sharding": (Sharding.NONE, Sharding.FULL),
 }
