@@ -39,9 +39,22 @@ def alone(gang: Gang) -> dict[int, Trained]:
     return {batch: train(gang, Job(split(batch=batch), args=ARGS)) for batch in (12, 16)}
 
 
+@pytest.fixture(scope="module")
+def plain(gang: Gang) -> Trained:
+    """The same number of stages and micro-batches under 1F1B, in fp32."""
+    return train(gang, Job(split(pipeline=2, accumulation=4), args=ARGS, double=False))
+
+
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_any_schedule_trains_like_one_process(gang: Gang, alone: dict[int, Trained], plan: ParallelPlan) -> None:
     assert_same(train(gang, Job(plan, args=ARGS)), alone[plan.global_batch], 1e-9)
+
+
+@pytest.mark.parametrize("more", [ROUND, H1, VEE], ids=["interleaved", "zb-h1", "zb-v"])
+def test_the_order_of_passes_changes_no_bit(gang: Gang, plain: Trained, more: dict[str, Any]) -> None:
+    found = train(gang, Job(split(accumulation=4, **more), args=ARGS, double=False))
+    assert (found.losses, found.norms) == (plain.losses, plain.norms)
+    assert all(torch.equal(found.weights[name], weights) for name, weights in plain.weights.items())
 
 
 MOE = "kuangchao_worker.tasks.text:moe"
