@@ -98,7 +98,6 @@ def test_what_is_pinned_is_planned_and_its_rules_are_taken_to_be_there(
     found = made(**pins)
     assert {name: getattr(found, name) for name in expected} == expected
     assert found.sharding == pins.get("sharding", "none")
-    assert found.schedule == pins.get("schedule", "1f1b")
 
 
 def test_a_value_that_no_worker_runs_is_refused() -> None:
@@ -107,6 +106,16 @@ def test_a_value_that_no_worker_runs_is_refused() -> None:
     for name, value in pins.items():
         more = {"pipeline": 2} if name == "schedule" else {}
         assert "not built in the worker yet" in refused(**{name: value}, **more).message
+
+
+def test_what_the_worker_does_not_run_together_is_not_planned_and_told() -> None:
+    """Interleaved stages in rounds: of 10 micro-batches, four stages would do 2 rounds of 5; of 7, one of 7."""
+    pins = {"pipeline": 4, "data": 2, "micro_batch": 1, "schedule": "interleaved", "virtual_stages": 2}
+    assert made(batch=20, **pins).accumulation_steps == 10
+    why = refused(batch=22, **pins)
+    assert "in 2 rounds of equally many micro-batches" in why.message
+    found = made(batch=22, pipeline=4, data=2, micro_batch=1)
+    assert (found.accumulation_steps, found.schedule in ("interleaved", "zb-h1")) == (11, False)
 
 
 def test_what_takes_gradients_whole_gets_them_whole() -> None:

@@ -1,15 +1,17 @@
 """What the workers of this release run, and so what a plan that is not hypothetical may use. Pure.
 
 Who makes a worker run one more axis, or an axis at one more value, adds it to `CARRIED_OUT`; what needs rules in the
-task stands in `NEEDS` too. Nothing else in the planner knows what is built.
+task stands in `NEEDS` too, and what does not run beside something else in `unbuilt`. Nothing else in the planner knows
+what is built.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Parallelism, PlanRequest, Recompute, Sharding
 from kuangchao_contracts.rules import TaskRule
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
 
 NEUTRAL: Final[dict[str, object]] = {
     "tensor": 1,
@@ -36,7 +38,9 @@ CARRIED_OUT: Final[dict[str, Values]] = {
     "stageLayers": ANY,
     "context": ANY,
     "expert": ANY,
-    "schedule": (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
+    "virtualStages": ANY,
+    "schedule": tuple(one for one in Schedule if one is not Schedule.ZERO_BUBBLE_H2),
+    "recompute": ANY,
     "sharding": (Sharding.NONE, Sharding.FULL),
 }
 """Axes that the worker carries out, each with the values at which it does."""
@@ -47,12 +51,19 @@ NEEDS: Final[dict[str, TaskRule]] = {
     "virtualStages": TaskRule.PIPELINE,
     "schedule": TaskRule.PIPELINE,
     "stageLayers": TaskRule.PIPELINE,
+    "recompute": TaskRule.PIPELINE,
     "context": TaskRule.CONTEXT,
     "expert": TaskRule.EXPERT,
 }
-"""Axes for which the task must have rules: used unasked only where the job says that it has them."""
+"""Axes for which the task must have rules: used unasked only where the job says that it has them. A chain, which
+pipelines are cut from, also says what is recomputed."""
 FOLLOWS: Final = {TaskRule.TENSOR: TaskRule.SEQUENCE}
 """What else a task with rules is taken to have rules for; a worker refuses the plan where it has none."""
+
+ROUNDS: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1)
+"""Schedules that torch runs in rounds of equally many micro-batches."""
+TWICE: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2, Schedule.ZERO_BUBBLE_V)
+"""Schedules that go back through a stage twice: for what went in, and for its weights."""
 
 NOT_BUILT: Final = "not built in the worker yet"
 LAYOUT_ONLY: Final = "a command lays out its own processes: only data parallel"
@@ -93,6 +104,32 @@ def closed_reason(request: PlanRequest, name: str = "") -> str:
     return on_request(NEEDS[name]) if name in CARRIED_OUT and name in NEEDS else NOT_BUILT
 
 
+class Unbuilt(NamedTuple):
+    """A value that the worker does not carry out beside the others of its plan."""
+
+    name: str
+    value: str
+    nearest: str
+    why: str
+
+
+def unbuilt(setting: Setting, recompute: Recompute) -> Unbuilt | None:
+    """What the worker does not carry out together, though each part of it alone; None where it carries out all."""
+    layout, count = setting.layout, setting.micro_batches
+    if layout.expert > 1 and layout.tensor > 1:
+        return Unbuilt("tensor", str(layout.tensor), "1", "the worker divides no experts beside tensor parallelism")
+    if layout.expert_tensor > 1:
+        return Unbuilt("expertTensor", str(layout.expert_tensor), "1", "the worker does not cut an expert's matrices")
+    rounds = max(1, count // layout.pipeline)
+    if layout.pipeline > 1 and setting.schedule in ROUNDS and count % rounds:
+        why = f"the worker runs {setting.schedule.value} in {rounds} rounds of equally many micro-batches"
+        return Unbuilt("accumulationSteps", str(count), str(count - count % layout.pipeline), why)
+    if layout.pipeline > 1 and setting.schedule in TWICE and recompute is not Recompute.NONE:
+        why = f"torch recomputes once, and {setting.schedule.value} goes back through a stage twice"
+        return Unbuilt("recompute", recompute.value, Recompute.NONE.value, why)
+    return None
+
+
 def on_request(rule: TaskRule) -> str:
     """Why the planner leaves alone what the task may have no rules for."""
     return f"needs rules in the task: used where parallelism.taskRules names {rule.value}, or the job pins it"
@@ -101,7 +138,7 @@ def on_request(rule: TaskRule) -> str:
 def _rules(parallelism: Parallelism) -> frozenset[TaskRule]:
     """What the task has rules for: as the job says, and as what it pins lets conclude."""
     wish = given(parallelism)
-    implied = {rule for name, rule in NEEDS.items() if wish.get(name, NEUTRAL[name]) != NEUTRAL[name]}
+    implied = {rule for rule in TaskRule if wish.get(rule, NEUTRAL[rule]) != NEUTRAL[rule]}
     stated = {*parallelism.task_rules, *implied}
     pinned = {FOLLOWS[rule] for rule in implied if rule in FOLLOWS and not parallelism.task_rules}
     return frozenset(stated | pinned)

@@ -20,7 +20,7 @@ from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
 from kuangchao_operator.layers.strategy.pins import as_infeasible
 from kuangchao_operator.layers.strategy.placement import island_of
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, limits, open_axes
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, limits, open_axes, unbuilt
 from kuangchao_operator.layers.strategy.schedule.links import creation_order
 from kuangchao_operator.layers.strategy.schedule.proof import prove
 from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
@@ -92,6 +92,15 @@ def _pins(case: Case) -> Contradiction | None:
             message = f"{why}; nearest legal {name}: {as_written(neutral)}"
             return Contradiction(name, as_written(written), as_written(neutral), message)
     return None
+
+
+def _together(case: Case) -> Contradiction | None:
+    """Parts that workers carry out one by one, and not beside each other."""
+    found = None if case.request.what_if else unbuilt(case.setting, case.setting.recompute)
+    if found is None:
+        return None
+    message = f"{found.name}={found.value}: {found.why}; nearest legal {found.name}: {found.nearest}"
+    return Contradiction(found.name, found.value, found.nearest, message)
 
 
 def _equal_devices(case: Case) -> Contradiction | None:
@@ -272,6 +281,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _equal_devices,
     _layout,
     _batch,
+    _together,
     _even_layers,
     _mesh,
     _overlays,

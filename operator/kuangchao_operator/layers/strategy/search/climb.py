@@ -43,7 +43,7 @@ class Climb:
         """`rank` says how a variant compares; each order comes with the rank that no variant of it can beat."""
         self._space, self._memory, self._rank = space, memory, rank
         self._orders = tuple(order for _, order in orders)
-        self._depths = depths(space)
+        self._depths = tuple(len(depths(space, order)) for order in self._orders)
         self._floors: dict[tuple[int, ...] | None, dict[Sharding, int]] = {}
         self._kinds: dict[int, tuple[tuple[Sharding, int], ...]] = {}
         self._seen: set[_Step] = set()
@@ -73,7 +73,7 @@ class Climb:
 
     def _open(self, number: int) -> None:
         """The mildest variants of an order: kinds of sharding that need less recomputation than all milder ones."""
-        least, kinds = len(self._depths), tuple(self._least(self._orders[number]).items())
+        least, kinds = self._depths[number], tuple(self._least(self._orders[number]).items())
         self._kinds[number] = kinds
         for place, (kind, depth) in enumerate(kinds):
             # sharding the optimizer alone makes updates shorter, so it is no worse than none
@@ -82,13 +82,14 @@ class Climb:
                 least = depth
 
     def _push(self, step: _Step) -> None:
-        if step not in self._seen and step.depth < len(self._depths):
+        if step not in self._seen and step.depth < self._depths[step.order]:
             self._seen.add(step)
             place = len(self._orders) + len(self._seen)
             heappush(self._heap, (self._rank(self._setting(step)), place, step))
 
     def _setting(self, step: _Step) -> Setting:
-        return saved(self._orders[step.order], self._kinds[step.order][step.kind][0], self._depths[step.depth])
+        order = self._orders[step.order]
+        return saved(order, self._kinds[step.order][step.kind][0], depths(self._space, order)[step.depth])
 
     def _least(self, order: Setting) -> dict[Sharding, int]:
         """Kinds of sharding that may fit, and with how much recomputation at least."""

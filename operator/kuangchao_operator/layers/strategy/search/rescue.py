@@ -13,7 +13,7 @@ from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.refusal import refused
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, unbuilt
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.plans import pinned_value
 from kuangchao_operator.layers.strategy.search.trial import Trial
@@ -190,7 +190,7 @@ def _no_layout(tried: Trial) -> Infeasible:
     message = (
         f"devices.count={space.world}: no split of the model keeps every law with training.globalBatch="
         f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins}; nearest legal"
-        f" {way.words}"
+        f" {way.words}{_together(tried)}"
     )
     return refused(
         reason="ContradictoryPlan",
@@ -200,6 +200,13 @@ def _no_layout(tried: Trial) -> Infeasible:
         message=message,
         rejected=laws.rejected_axes(tried.request),
     )
+
+
+def _together(tried: Trial) -> str:
+    """What the worker would have to carry out together."""
+    found = None if tried.request.what_if else _best(tried.again(tried.request.replace(what_if=True)))
+    apart = None if found is None else unbuilt(found, found.recompute)
+    return f"; {label(found)} would do, but {apart.why}" if found is not None and apart is not None else ""
 
 
 def _loosened(tried: Trial) -> _Way | None:

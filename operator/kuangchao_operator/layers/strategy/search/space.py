@@ -40,6 +40,8 @@ class Space(NamedTuple):
     """By name of a member of `parallelism`; what is not here is open."""
     limits: Mapping[str, tuple[Any, ...]]
     """Values to which an open axis is kept."""
+    hypothetical: bool
+    """Whether settings count that the worker does not carry out."""
     backend: str
     budget: int | None
     """Bytes that a rank may count on; None: not known."""
@@ -75,6 +77,7 @@ def space_of(
         known=model is not None,
         pins=_pins(request, opened, shaped=shaped),
         limits=limits(request),
+        hypothetical=request.what_if,
         backend=backend,
         budget=spared_bytes(shape.memory_bytes, backend, calibration) if shape.memory_bytes else None,
         managed=request.managed,

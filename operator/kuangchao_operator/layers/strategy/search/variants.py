@@ -13,6 +13,7 @@ from kuangchao_contracts.plan import Recompute, Sharding
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, even, spared_ends
 from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
 from kuangchao_operator.layers.strategy.numbers import divisors
+from kuangchao_operator.layers.strategy.runnable import unbuilt
 from kuangchao_operator.layers.strategy.search.layouts import Sketch, plain
 from kuangchao_operator.layers.strategy.search.space import Space
 
@@ -32,7 +33,11 @@ SCHEDULES: Final = (
 
 
 def pipelines(space: Space, sketch: Sketch) -> Iterator[Setting]:
-    """Every order and cut of a sketch's pipeline; the simplest first."""
+    """Every order and cut of a sketch's pipeline that can be carried out; the simplest first."""
+    return (one for one in _pipelines(space, sketch) if depths(space, one))
+
+
+def _pipelines(space: Space, sketch: Sketch) -> Iterator[Setting]:
     base = plain(space, sketch)
     if sketch.layout.pipeline == 1:
         if _undivided(space):
@@ -47,30 +52,30 @@ def pipelines(space: Space, sketch: Sketch) -> Iterator[Setting]:
 
 def mildest(space: Space, order: Setting) -> Setting:
     """What is best by rule if memory is no matter: nothing recomputed and nothing sharded, where these are open."""
-    return saved(order, shardings(space, order)[0], depths(space)[0])
+    return saved(order, shardings(space, order)[0], depths(space, order)[0])
 
 
 def fastest(space: Space, order: Setting) -> Setting:
     """What is best by time if memory is no matter: nothing recomputed, the optimizer's work shared where it can be."""
     kinds = shardings(space, order)
     kind = Sharding.OPTIMIZER if Sharding.OPTIMIZER in kinds else kinds[0]
-    return saved(order, kind, depths(space)[0])
+    return saved(order, kind, depths(space, order)[0])
 
 
 def lightest(space: Space, order: Setting) -> Iterator[Setting]:
     """For each kind of sharding, strongest first, the setting that needs least: as much recomputed as may be."""
-    deepest = depths(space)[-1]
+    deepest = depths(space, order)[-1]
     yield from (saved(order, kind, deepest) for kind in reversed(shardings(space, order)))
 
 
 def savings(space: Space, order: Setting) -> Iterator[Setting]:
     """Every sharding and recomputation."""
-    yield from (saved(order, kind, depth) for kind in shardings(space, order) for depth in depths(space))
+    yield from (saved(order, kind, depth) for kind in shardings(space, order) for depth in depths(space, order))
 
 
 def floors(space: Space, order: Setting, fits: Callable[[Setting], bool]) -> dict[Sharding, int]:
     """For each kind of sharding that can fit the least recomputation, as a place in `depths`, with which it does."""
-    places, found = depths(space), dict[Sharding, int]()
+    places, found = depths(space, order), dict[Sharding, int]()
     least = len(places)
     for kind in shardings(space, order):
         if least == len(places) and not fits(saved(order, kind, places[-1])):
@@ -86,9 +91,10 @@ def shardings(space: Space, order: Setting) -> tuple[Sharding, ...]:
     return space.options("sharding", SHARDING if order.layout.replicas > 1 else SHARDING[:1])
 
 
-def depths(space: Space) -> tuple[Recompute, ...]:
-    """Amounts of recomputation to consider, least first."""
-    return space.options("recompute", RECOMPUTE if space.shaped else RECOMPUTE[:1])
+def depths(space: Space, order: Setting) -> tuple[Recompute, ...]:
+    """Amounts of recomputation to consider, least first; none where the order cannot be carried out at all."""
+    every = space.options("recompute", RECOMPUTE if space.shaped else RECOMPUTE[:1])
+    return every if space.hypothetical else tuple(depth for depth in every if unbuilt(order, depth) is None)
 
 
 def _undivided(space: Space) -> bool:
