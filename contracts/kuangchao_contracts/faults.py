@@ -60,4 +60,5 @@ class FaultDecision(Contract):
 
     def audit_text(self) -> str:
         """The verdict."""
-        return f"{self.recovery} reason {self.reason} {'charged' if self.charged else 'not charged'}"
+        peak = f" measured peak {self.measured_peak_bytes}" if self.measured_peak_bytes is not None else ""
+        return f"{self.recovery} reason {self.reason} {'charged' if self.charged else 'not charged'}{peak}"

@@ -95,6 +95,11 @@ class Run:
         entries = [json.loads(line) for path in self.metrics() for line in path.read_text().splitlines()]
         return {e["step"]: e["loss"] for e in sorted(entries, key=lambda e: (e["attempt"], e["step"]))}
 
+    def attempts(self) -> dict[int, int]:
+        """The attempt whose loss of a step counts: the newest one's."""
+        entries = [json.loads(line) for path in self.metrics() for line in path.read_text().splitlines()]
+        return {e["step"]: e["attempt"] for e in sorted(entries, key=lambda e: e["attempt"])}
+
     def metrics(self) -> list[Path]:
         """The loss log, once there is one."""
         return list(self.directory.glob("checkpoints/*/metrics.jsonl"))

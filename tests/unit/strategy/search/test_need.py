@@ -147,6 +147,20 @@ def test_a_measured_peak_scales_all_of_the_estimate_and_says_so() -> None:
     assert text.startswith("measured: peak 128.0 MiB where 64.0 MiB were estimated, so all of it x 2.0")
 
 
+def test_a_peak_in_main_memory_is_that_of_the_whole_process() -> None:
+    """Corrected, a plan needs what was measured; what no plan changes is not scaled."""
+    model = MeasuredModel(parameters=1_000, activation_bytes_per_sample=MIB)
+    wish = request(model, managed=True, shape=CPU, training={"globalBatch": 64})
+    first = planned(plan(wish))
+    process = first.memory[0].reserved_bytes
+    runtime = KNOWN.backends["kuangchao-cpu"].runtime_bytes
+    again = planned(replan(first, wish.replace(measured_peak_bytes=2 * process - runtime)))
+    plain = need(model, shape=CPU, training={"globalBatch": 32})
+    assert again.micro_batch == 32
+    assert again.memory[0].reserved_bytes - runtime == pytest.approx(2 * (plain.reserved_bytes - runtime), abs=8)
+    assert f"all of it but the {runtime // MIB}.0 MiB of the process itself x 2.0" in again.memory[0].arithmetic[-1]
+
+
 def test_a_second_peak_is_compared_with_the_estimate_and_not_with_the_first_correction() -> None:
     wish = request(
         MeasuredModel(parameters=1_000, activation_bytes_per_sample=MIB), managed=True, training={"globalBatch": 64}
