@@ -28,6 +28,7 @@ PLANS = {
     "zb-v": split(accumulation=4, **VEE),
     "zb-v, unequal": split(accumulation=4, **VEE, stage_layers=(1, 2, 1, 0)),
     "zb-v x tensor": split(accumulation=2, tensor=2, **VEE),
+    "zb-v x context": split(accumulation=2, context=2, **VEE),
     "zb-v x sharded": split(accumulation=4, data=2, **VEE, **FULL),
     "zb-v x tensor, sequence x sharded": split(accumulation=2, tensor=2, data=2, sequence=True, **VEE, **FULL),
 }
@@ -58,11 +59,14 @@ def test_the_order_of_passes_changes_no_bit(gang: Gang, plain: Trained, more: di
 
 
 MOE = "kuangchao_worker.tasks.text:moe"
+EXPERTS = {**VEE, **FULL, "data": 2, "expert": 2}
 DIGITS = "kuangchao_worker.tasks.digits:digits"
 
 
 @pytest.mark.parametrize(
-    ("task", "args", "more"), [(MOE, ARGS, VEE), (DIGITS, {"dropout": "0"}, ROUND)], ids=["experts, zb-v", "sequential"]
+    ("task", "args", "more"),
+    [(MOE, ARGS, EXPERTS), (DIGITS, {"dropout": "0"}, ROUND)],
+    ids=["experts, zb-v", "sequential"],
 )
 def test_other_models_are_cut_as_finely(gang: Gang, task: str, args: dict[str, str], more: dict[str, Any]) -> None:
     plan = split(accumulation=2, **more)
