@@ -212,6 +212,16 @@ def test_the_allocator_decides_where_interleaving_fragments() -> None:
     assert fits(replace(wish, allocator="expandable"), 80)
 
 
+def test_logits_that_are_joined_are_as_many_on_each_tensor_rank_as_on_one() -> None:
+    def logits(tensor: int, *, joined: bool) -> int:
+        wish = setting(layout=Layout(tensor=tensor), micro_batches=1, loss=Loss.PLAIN, logits_joined=joined)
+        wider = replace(wish, model=LLAMA_8B.replace(vocab=201_088))
+        return run(wider)[0].other_bytes - run(wish)[0].other_bytes
+
+    assert logits(1, joined=True) == logits(1, joined=False) == pytest.approx(4 * logits(4, joined=False), rel=0.01)
+    assert logits(4, joined=True) == pytest.approx(logits(1, joined=True), rel=0.01)
+
+
 def test_logits_stand_on_the_last_stage_only_and_grow_with_the_vocabulary() -> None:
     wish = setting(layout=Layout(pipeline=4), micro_batches=1, loss=Loss.PLAIN)
     wide = replace(wish, model=LLAMA_8B.replace(vocab=201_088))

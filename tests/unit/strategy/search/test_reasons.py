@@ -13,6 +13,7 @@ from kuangchao_contracts.plan import (
     Sharding,
     TransformerModel,
 )
+from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy import runnable
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.plans import setting_of
@@ -135,7 +136,7 @@ def test_a_pin_that_is_too_much_is_named_with_what_would_fit() -> None:
 def test_a_job_that_rules_would_save_is_told_the_plan_with_them() -> None:
     why = refused(ask(whatIf=False))
     assert "if the task has rules for it (parallelism.taskRules), this fits: " in why.message
-    best = made(ask(whatIf=False, parallelism={"taskRules": ["tensor", "sequence", "pipeline"]}))
+    best = made(ask(whatIf=False, parallelism={"taskRules": list(TaskRule)}))
     assert f"this fits: {best.summary()} " in why.message
     assert (
         "if the task has rules" not in refused(ask(whatIf=False, parallelism={"data": 8, "sharding": "none"})).message

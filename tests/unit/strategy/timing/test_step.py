@@ -87,6 +87,14 @@ def test_what_is_divided_further_is_done_sooner_but_less_efficiently() -> None:
     assert all(more.step_us < less.step_us and more.mfu_ppm < less.mfu_ppm for less, more in pairwise(found))
 
 
+def test_logits_that_are_joined_cost_their_way_and_are_all_read() -> None:
+    split, joined = (time(setting(**layout(tensor=8), logits_joined=joined)) for joined in (False, True))
+    assert joined.tensor_us > split.tensor_us
+    assert joined.compute_us > split.compute_us
+    alone, same = (time(setting(**layout(), logits_joined=joined)) for joined in (False, True))
+    assert alone == same
+
+
 def test_small_micro_batches_are_less_efficient() -> None:
     small = time(setting(sequence_length=256, micro_batch=1, micro_batches=16, **layout(tensor=8)))
     large = time(setting(sequence_length=256, micro_batch=16, micro_batches=1, **layout(tensor=8)))

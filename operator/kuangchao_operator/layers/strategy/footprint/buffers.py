@@ -15,6 +15,7 @@ def loss_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
         return 0
     vocab = padded_vocab(setting, backend)
     divided = setting.layout.tokens_divided if setting.layout.vocab_whole else setting.layout.tensor
+    divided = 1 if setting.logits_joined else divided
     logits = -(-setting.tokens * vocab * backend.logit_bytes[setting.loss] // divided)
     return logits + 2 * hidden_bytes(setting, backend)
 

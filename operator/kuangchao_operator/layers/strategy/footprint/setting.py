@@ -64,6 +64,8 @@ class Setting:
     expert_imbalance_permille: int = 1000
     grouped_experts: bool = True
     """Whether the experts of a rank are computed by one grouped product, not one after another."""
+    logits_joined: bool = False
+    """Whether each tensor rank gets all logits before the loss, and not those of its part of the vocabulary only."""
 
     @property
     def tokens(self) -> int:

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from kuangchao_operator.layers.strategy.combination import whole_groups
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.legality import contradiction
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.search.space import Space
@@ -71,7 +71,7 @@ def plain(space: Space, sketch: Sketch) -> Setting:
         precision=training.precision,
         optimizer=training.optimizer,
         backend=space.backend,
-        loss=Loss.SHARDED if sketch.layout.tensor > 1 else Loss.PLAIN,
+        logits_joined=True,
     )
 
 

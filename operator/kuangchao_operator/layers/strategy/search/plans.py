@@ -11,7 +11,7 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
-from kuangchao_operator.layers.strategy.footprint.setting import Loss, Setting
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.groups import mesh, overlays
 from kuangchao_operator.layers.strategy.placement import rules
 from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
@@ -46,7 +46,7 @@ def setting_of(plan: ParallelPlan, request: PlanRequest) -> Setting:
         optimizer=training.optimizer,
         backend=FRAMEWORK[request.shapes[0].kind],
         schedule=plan.schedule,
-        loss=Loss.SHARDED if plan.tensor > 1 else Loss.PLAIN,
+        logits_joined=True,
     )
     return saved(plain, plan.sharding, plan.recompute)
 

@@ -37,6 +37,7 @@ class Work(NamedTuple):
     modules: frozenset[Recomputed]
     fused: bool
     imbalance: int
+    joined: bool
     backend: str
 
 
@@ -79,6 +80,7 @@ def work_of(setting: Setting) -> Work:
         setting.modules,
         setting.fused_attention,
         setting.expert_imbalance_permille,
+        setting.logits_joined,
         setting.backend,
     )
 

@@ -155,13 +155,15 @@ def _embedding(work: Work, clock: Clock) -> LayerTime:
 
 
 def _head(work: Work, clock: Clock) -> LayerTime:
-    """The output layer and the loss over its logits."""
+    """The output layer and the loss over its logits, which are joined before it or stay divided by vocabulary."""
     model, software = work.model, clock.hardware.software_of(work.backend)
     columns, rows, inner = model.vocab / work.tensor, float(work.tokens), float(model.hidden)
-    logits = clock.moved(software.logit_passes * rows * columns * LOGIT / 2)
     links = clock.links.reach(work.tensor, 1)
+    read = rows * (model.vocab if work.joined else columns)
+    logits = clock.moved(software.logit_passes * read * LOGIT / 2)
+    joined = collectives.scatter(read * element(work.precision), links, clock.start) if work.joined else 0.0
     summed = collectives.all_reduce(rows * inner * element(work.precision), links, clock.start)
     weight = clock.matmul(inner, columns, rows, work.precision) if count.trains_head(model) else 0.0
-    forward = Pass(compute=clock.matmul(rows, columns, inner, work.precision) + logits)
+    forward = Pass(compute=clock.matmul(rows, columns, inner, work.precision) + logits, tensor=joined)
     backward = Pass(compute=clock.matmul(rows, inner, columns, work.precision) + logits, tensor=summed)
     return LayerTime(forward, backward, weight)
