@@ -18,6 +18,7 @@ PLANS = {
     "all experts apart": split(data=4, expert=4),
     "expert, sharded": split(data=2, expert=2, **FULL),
     "expert x sharded, accumulated": split(data=4, expert=2, accumulation=2, **FULL),
+    "expert x gradients sharded": split(data=4, expert=2, accumulation=2, sharding=Sharding.GRADIENTS),
     "expert x context": split(context=2, data=2, expert=2),
     "expert over context": split(context=2, expert=2, **FULL),
     "expert x pipeline": split(pipeline=2, data=2, expert=2, accumulation=2),

@@ -21,6 +21,11 @@ PLANS = {
     "sharded over three": split(batch=12, data=3, **FULL),
     "sharded, accumulated": split(data=2, accumulation=2, **FULL),
     "sharded in islands": split(data=4, shard_ranks=2, **FULL),
+    "optimizer sharded, accumulated": split(data=2, accumulation=2, sharding=Sharding.OPTIMIZER),
+    "gradients sharded, accumulated": split(data=2, accumulation=2, sharding=Sharding.GRADIENTS),
+    "gradients sharded in islands, accumulated": split(
+        data=4, shard_ranks=2, accumulation=2, sharding=Sharding.GRADIENTS
+    ),
     "tensor": split(tensor=2),
     "tensor, sequence": split(tensor=2, sequence=True),
     "tensor, accumulated": split(tensor=2, accumulation=2),
@@ -28,11 +33,15 @@ PLANS = {
     "tensor x sharded": split(tensor=2, data=2, **FULL),
     "tensor, sequence x data": split(tensor=2, data=2, sequence=True),
     "tensor, sequence x sharded, accumulated": split(tensor=2, data=2, sequence=True, accumulation=2, **FULL),
+    "tensor, sequence x optimizer sharded, accumulated": split(
+        tensor=2, data=2, sequence=True, accumulation=2, sharding=Sharding.OPTIMIZER
+    ),
     "tensor x sharded in islands": split(tensor=2, data=4, shard_ranks=2, **FULL),
     "pipeline": split(pipeline=2, accumulation=4),
     "pipeline, all forward first": split(pipeline=2, accumulation=4, schedule=Schedule.GPIPE),
     "pipeline x data": split(pipeline=2, data=2, accumulation=2),
     "pipeline x sharded": split(pipeline=2, data=2, accumulation=4, **FULL),
+    "pipeline x gradients sharded": split(pipeline=2, data=2, accumulation=4, sharding=Sharding.GRADIENTS),
     "pipeline x tensor": split(pipeline=2, tensor=2, accumulation=2),
     "pipeline x tensor, sequence": split(pipeline=2, tensor=2, accumulation=2, sequence=True),
     "pipeline x tensor x data": split(pipeline=2, tensor=2, data=2, accumulation=2),
@@ -91,11 +100,13 @@ def test_models_are_cut_into_stages(gang: Gang, task: str, args: dict[str, str],
     assert all(found.metrics[name] == expected.metrics[name] for name in measured), "rank 0 measures the whole model"
 
 
-def test_sharded_data_gives_the_bits_of_data_parallel(gang: Gang) -> None:
+@pytest.mark.parametrize("kind", [Sharding.FULL, Sharding.OPTIMIZER])
+def test_sharded_data_gives_the_bits_of_data_parallel(gang: Gang, kind: Sharding) -> None:
     """Of two operands the sum is the same in any order; dropout and all, in fp32."""
     args = {**Job(split()).args, "dropout": "0.2"}
     found, expected = (
-        train(gang, Job(split(data=2, accumulation=2, **more), args=args, double=False)) for more in (FULL, {})
+        train(gang, Job(split(data=2, accumulation=2, **more), args=args, double=False))
+        for more in ({"sharding": kind}, {})
     )
     assert found.losses == expected.losses
     assert all(torch.equal(found.weights[name], weights) for name, weights in expected.weights.items())
@@ -126,7 +137,8 @@ def test_the_same_plan_goes_on_bit_for_bit(gang: Gang, tmp_path: Path, name: str
 
 
 CHANGES = [
-    ("data", "sharded"), ("sharded", "data"), ("sharded", "sharded in islands"), ("sharded in islands", "tensor"),
+    ("data", "sharded"), ("sharded", "data"), ("optimizer sharded, accumulated", "data"),
+    ("tensor", "gradients sharded, accumulated"), ("sharded", "sharded in islands"), ("sharded in islands", "tensor"),
     ("tensor x sharded", "sharded"), ("sharded", "tensor, sequence x sharded, accumulated"), ("tensor", "data"),
 ]  # fmt: skip
 

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from kuangchao_contracts.plan import DeviceShape, Infeasible, ParallelPlan, PlanOutcome, PlanRequest, TransformerModel
+from kuangchao_contracts.plan import (
+    DeviceShape,
+    Infeasible,
+    ParallelPlan,
+    PlanOutcome,
+    PlanRequest,
+    Recompute,
+    Sharding,
+    TransformerModel,
+)
 from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy.runnable import CARRIED_OUT, NEUTRAL, PLUGGED, on_request
 from kuangchao_operator.layers.strategy.shipped import plan
@@ -98,6 +107,18 @@ def test_what_is_pinned_is_planned_and_its_rules_are_taken_to_be_there(
     found = made(**pins)
     assert {name: getattr(found, name) for name in expected} == expected
     assert found.sharding == pins.get("sharding", "none")
+
+
+def test_the_optimizer_alone_is_sharded_where_that_is_pinned() -> None:
+    assert made().sharding is Sharding.NONE
+    assert made(sharding="optimizer").sharding is Sharding.OPTIMIZER
+
+
+def test_what_repeats_must_be_known_before_the_planner_recomputes_unasked() -> None:
+    more = {"sharding": "full", "objective": "memory"}
+    assert made(LARGE, **more).recompute is Recompute.NONE
+    assert made(LARGE, task_rules=[TaskRule.PIPELINE], pipeline=1, **more).recompute is Recompute.FULL
+    assert made(recompute="selective").recompute is Recompute.SELECTIVE
 
 
 def test_a_value_that_no_worker_runs_is_refused() -> None:

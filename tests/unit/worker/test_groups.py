@@ -60,10 +60,9 @@ def test_links_are_built_only_for_the_assigned_plan_and_attempt() -> None:
     ("field", "plan"),
     [
         ("accumulationSteps=1", {"pipeline": 2}),
-        ("schedule='interleaved'", {"pipeline": 2, "accumulation": 2, "schedule": Schedule.INTERLEAVED}),
+        ("virtualStages=1", {"pipeline": 2, "accumulation": 2, "schedule": Schedule.INTERLEAVED}),
         ("context=2", {"context": 2}),
         ("tensor=2: the task has no rules", {"tensor": 2}),
-        ("sharding='gradients'", {"sharding": Sharding.GRADIENTS}),
         ("sequence=True", {"sequence": True}),
     ],
 )
@@ -76,7 +75,7 @@ def test_plans_that_it_can_carry_out_are_not() -> None:
     for plan in (
         {},
         {"recompute": Recompute.FULL},
-        {"sharding": Sharding.FULL},
+        *({"sharding": kind} for kind in Sharding),
         {"tensor": 2, "sequence": True},
         {"pipeline": 2, "accumulation": 2},
     ):

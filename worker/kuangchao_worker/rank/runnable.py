@@ -23,7 +23,6 @@ ROUNDS: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1)
 """Schedules that torch runs in rounds of equally many micro-batches."""
 APART: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
 """Schedules with the gradients of weights apart: they go back through a stage twice."""
-SHARDINGS: Final = (Sharding.NONE, Sharding.FULL)
 
 
 def require_runnable(plan: ParallelPlan, rules: ParallelRules) -> None:
@@ -33,8 +32,6 @@ def require_runnable(plan: ParallelPlan, rules: ParallelRules) -> None:
 
 
 def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, object, str, object]]:
-    if plan.sharding not in SHARDINGS:
-        yield "sharding", plan.sharding.value, "this worker shards all states or none", Sharding.FULL.value
     if plan.tensor > 1 and TaskRule.TENSOR not in rules.allowed:
         yield "tensor", plan.tensor, "the task has no rules.tensor", 1
     if plan.sequence and TaskRule.SEQUENCE not in rules.allowed:

@@ -41,9 +41,12 @@ CARRIED_OUT: Final[dict[str, Values]] = {
     "virtualStages": ANY,
     "schedule": tuple(one for one in Schedule if one is not Schedule.ZERO_BUBBLE_H2),
     "recompute": ANY,
-    "sharding": (Sharding.NONE, Sharding.FULL),
+    "sharding": ANY,
 }
 """Axes that the worker carries out, each with the values at which it does."""
+UNASKED: Final[dict[str, tuple[Any, ...]]] = {"sharding": (Sharding.NONE, Sharding.GRADIENTS, Sharding.FULL)}
+"""Of these axes the planner takes no other value unless the job pins it. Sharding `optimizer` would take the place of
+plain data parallelism wherever memory is no matter, for an update that is shorter by little."""
 NEEDS: Final[dict[str, TaskRule]] = {
     "tensor": TaskRule.TENSOR,
     "sequence": TaskRule.SEQUENCE,
@@ -92,7 +95,9 @@ def limits(request: PlanRequest) -> Mapping[str, tuple[Any, ...]]:
     """Open axes that the planner may use at some values only, with those."""
     if request.what_if:
         return {}
-    return {name: values for name, values in CARRIED_OUT.items() if values is not None}
+    wish = given(request.parallelism)
+    unasked = {name: values for name, values in UNASKED.items() if name not in wish}
+    return {name: values for name, values in CARRIED_OUT.items() if values is not None} | unasked
 
 
 def closed_reason(request: PlanRequest, name: str = "") -> str:

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -27,7 +26,7 @@ from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart,
 from kuangchao_worker.layers.state.experts import COPIES, PARTS, check_experts, keep_own
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
-from kuangchao_worker.layers.state.split import check_rules, divide, split_data, split_tensor
+from kuangchao_worker.layers.state.split import check_rules, divide, schedule_reduction, split_data, split_tensor
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
@@ -110,10 +109,8 @@ class ShardedStore:
 
     @contextmanager
     def reduction(self, *, last: bool) -> Iterator[None]:
-        """Around forward and backward of a micro-batch: gradients of all but the last are only added up locally."""
-        if isinstance(self.module, FSDPModule):
-            self.module.set_requires_gradient_sync(last)
-            self.module.set_is_last_backward(last)
+        """Around forward and backward of a micro-batch, which may be the last of its step."""
+        schedule_reduction(self.module, self._plan.sharding, last=last)
         yield
 
     def apply(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -70,7 +70,11 @@ def _style(style: TensorStyle, outside: Placement) -> ParallelStyle | None:
 
 
 def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], plan: ParallelPlan) -> None:
-    """Shard or replicate the parameters over the data ranks, unit by unit, and what is left with the module itself."""
+    """Shard or replicate the parameters over the data ranks, unit by unit, and what is left with the module itself.
+
+    Where what belongs to parameters is sharded, and not these (ZeRO stages 1 and 2), each rank updates its shard, and
+    parameters are gathered once a step and stay whole through it.
+    """
     axes = mesh.mesh_dim_names or ()
     over = [axis for axis in (*ISLANDS, DATA) if axis in axes]
     if not over:
@@ -86,4 +90,21 @@ def divide(unit: nn.Module | list[nn.Module], mesh: DeviceMesh, plan: ParallelPl
     else:
         # a stage of a pipeline stays whole from its first micro-batch to its last: its weights' gradients may come
         # long after its backward pass, and torch finds no parameters in a module that is in pieces by then
-        fully_shard(unit, mesh=mesh, reshard_after_forward=None if plan.pipeline == 1 else False)
+        again = plan.sharding is Sharding.FULL and plan.pipeline == 1
+        fully_shard(unit, mesh=mesh, reshard_after_forward=None if again else False)
+
+
+def schedule_reduction(module: nn.Module, sharding: Sharding, *, last: bool) -> None:
+    """Say what FSDP2 does in the backward pass of the micro-batch that follows, which may be the step's last.
+
+    For FSDP2 each one is the last: between others it would remember the order of modules, and gather one too many.
+
+    Gradients that are sharded alone are reduced with each micro-batch, or they would be whole between them; what
+    replicates them waits for the last.
+    """
+    if not isinstance(module, FSDPModule):
+        return
+    module.set_requires_gradient_sync(last or sharding is Sharding.GRADIENTS)
+    module.set_requires_all_reduce(last)
+    if sharding in (Sharding.OPTIMIZER, Sharding.GRADIENTS):
+        module.set_reshard_after_backward(last)

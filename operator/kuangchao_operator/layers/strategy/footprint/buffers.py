@@ -6,7 +6,7 @@ from kuangchao_operator.layers.strategy.footprint.calibration import Backend
 from kuangchao_operator.layers.strategy.footprint.parameters import heads
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.footprint.stages import Stage, padded_vocab
-from kuangchao_operator.layers.strategy.footprint.states import SHARDS_GRADIENTS, on_rank
+from kuangchao_operator.layers.strategy.footprint.states import SHARDS_GRADIENTS, divided, on_rank, parameter_cost
 
 
 def loss_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
@@ -36,17 +36,48 @@ def gathered_bytes(stage: Stage, setting: Setting, backend: Backend, *, at_loss:
 
 def reduced_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
     """Gradients that are whole while they are reduced, or until the last micro-batch where they accumulate."""
-    if setting.sharding not in SHARDS_GRADIENTS:
+    if setting.sharding is Sharding.NONE:
         return 0
     trained = on_rank(stage.trained, setting).total
-    if setting.micro_batches > 1 and backend.accumulated_bytes:
+    if accumulates(setting, backend):
         return trained * backend.accumulated_bytes
-    return min(trained, on_rank(stage.largest, setting).total * backend.reduced_layers) * backend.reduced_bytes
+    unit = min(trained, on_rank(stage.largest, setting).total * backend.reduced_layers)
+    if setting.sharding is not Sharding.GRADIENTS:
+        return unit * backend.reduced_bytes
+    # a micro-batch's shard, before it is added to that of those before it
+    return unit * backend.reduced_bytes + -(-unit * backend.accumulated_bytes // setting.layout.dense_shards)
+
+
+def accumulates(setting: Setting, backend: Backend) -> bool:
+    """Whether gradients that end up sharded are whole between micro-batches.
+
+    Those that are sharded alone are reduced with each one, but in a pipeline with the last.
+    """
+    reduced_each = setting.sharding is Sharding.GRADIENTS and setting.layout.pipeline == 1
+    several = setting.micro_batches > 1 and backend.accumulated_bytes > 0
+    return several and setting.sharding in SHARDS_GRADIENTS and not reduced_each
+
+
+def shard_bytes(stage: Stage, setting: Setting, backend: Backend) -> int:
+    """What a rank updates of the parameters, where FSDP keeps them whole beside it."""
+    if not _beside(setting, backend):
+        return 0
+    each = parameter_cost(backend.states[setting.precision], setting)
+    return divided(on_rank(stage.held, setting), each, setting, shard=True)
+
+
+def _beside(setting: Setting, backend: Backend) -> bool:
+    """Whether FSDP shards what belongs to the parameters, and not these."""
+    stage = setting.sharding in (Sharding.OPTIMIZER, Sharding.GRADIENTS)
+    return stage and backend.reduced_bytes > 0 and setting.layout.dense_shards > 1
 
 
 def bucket_bytes(gradients: int, setting: Setting, backend: Backend) -> int:
-    """Buckets of the gradient reduction, where there is more than one rank to reduce over."""
-    if setting.layout.replicas == 1:
+    """Buckets of the gradient reduction, where there is more than one rank to reduce over.
+
+    Where FSDP shards no more than gradients, it reduces them unit by unit instead.
+    """
+    if setting.layout.replicas == 1 or _beside(setting, backend):
         return 0
     return backend.bucket_bytes + gradients * backend.bucket_permille // 1000
 

@@ -26,6 +26,7 @@ class Parts(NamedTuple):
     optimizer_step: int
     snapshot: int
     buffers: int
+    own_shard: int
 
 
 class Phases(NamedTuple):
@@ -81,7 +82,7 @@ def peak(stage: Stage, setting: Setting, calibration: Calibration) -> Peak:
     backend = calibration.backends[setting.backend]
     states = state_memory(stage.held, stage.trained, setting, calibration)
     parts = _parts(stage, states, setting, backend)
-    phases = _phases(stage, states, parts, accumulates=setting.micro_batches > 1 and backend.accumulated_bytes > 0)
+    phases = _phases(stage, states, parts, accumulates=buffers.accumulates(setting, backend))
     return with_allocated(max(phases), Peak(stage, states, parts, phases, 0, 0, 0), setting, backend)
 
 
@@ -116,6 +117,7 @@ def _parts(stage: Stage, states: StateMemory, setting: Setting, backend: Backend
         optimizer_step=states.updated * backend.step_bytes,
         snapshot=(states.parameters + states.optimizer) * backend.snapshot_permille // 1000,
         buffers=stage.fixed,
+        own_shard=buffers.shard_bytes(stage, setting, backend),
     )
 
 
@@ -125,6 +127,7 @@ def _grouped(stage: Stage, setting: Setting) -> bool:
 
 def _phases(stage: Stage, states: StateMemory, parts: Parts, *, accumulates: bool) -> Phases:
     always = states.parameters + states.gradients + states.casts + parts.buckets + parts.workspace + parts.buffers
+    always += parts.own_shard
     # a snapshot for a checkpoint may be there whenever training goes on after an update
     before, after = always + states.first_step, always + states.optimizer + parts.snapshot
     forward = stage.activations + parts.output_layer + parts.communication + parts.loss

@@ -56,7 +56,8 @@ def owed(setting: Setting, counts: Counts, time: LayerTime, clock: Clock) -> tup
         )
         return times * each + moves.reduce, moves.optimizer
     share = software.data_overlap_permille / 1000
-    times = setting.micro_batches if setting.sharding is Sharding.GRADIENTS else 1
+    reduced_each = setting.sharding is Sharding.GRADIENTS and setting.layout.pipeline == 1
+    times = setting.micro_batches if reduced_each else 1
     exposed = times * collectives.exposed(moves.scatter, share, backward) + collectives.exposed(
         moves.gather_updated, share, forward
     )
