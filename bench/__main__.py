@@ -12,7 +12,7 @@ from rich.console import Console
 from bench import report
 from bench.figures import Figure
 
-SUITES = ("executor", "operator", "authority", "audit", "auditproof", "compression")
+SUITES = ("executor", "operator", "authority", "audit", "auditproof", "compression", "worker")
 BY_NAME = ("commands",)
 """Suites that run only when they are asked for."""
 

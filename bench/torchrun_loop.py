@@ -1,4 +1,4 @@
-"""The plain loop that the executor is measured against: the same work under torchrun and DDP, nothing else.
+"""The plain loop that the executor is measured against: the same work under torchrun and torch alone, nothing else.
 
 Like ours it draws a seeded order, takes a batch out of whole tensors, reads the mean loss and the gradient norm each
 step, and runs one thread per rank.
@@ -9,39 +9,39 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
+from bench import byhand
+from bench.layouts import Layout
 from bench.turns import Turn
 from bench.workloads import workload
 
 
 def main() -> None:
-    """Arguments: workload, steps, global batch, socket and block of the turns."""
-    name, steps, batch, socket, block = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+    """Arguments: workload, layout, steps, global batch, socket and block of the turns."""
+    name, layout, socket = sys.argv[1], Layout(sys.argv[2]), sys.argv[5]
+    steps, batch, block = int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    train(name, steps, batch, Turn(socket, "theirs", block))
+    train(name, layout, steps, batch, Turn(socket, "theirs", block))
     dist.barrier()  # a rank that tears its group down while another is still in a collective aborts that one
     dist.destroy_process_group()
 
 
-def train(name: str, steps: int, batch: int, turn: Turn) -> None:
+def train(name: str, layout: Layout, steps: int, batch: int, turn: Turn) -> None:
     """Train so many steps."""
-    task, rank, world = workload(name), dist.get_rank(), dist.get_world_size()
-    module = DistributedDataParallel(task.model())
-    optimizer = task.optimizer(module.parameters())
-    batches = shares(len(task.dataset), batch, rank, world)  # type: ignore[arg-type]  # map-style data has a length
+    task, share = workload(name), dist.get_rank() % layout.replicas
+    hand = byhand.made(layout, task)
+    optimizer = task.optimizer(hand.module.parameters())
+    batches = shares(len(task.dataset), batch, share, layout.replicas)  # type: ignore[arg-type]  # map-style data has a length
     for _ in range(steps):
         data = task.dataset[next(batches)]
         turn.tick()
-        loss = task.loss(module, data)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
-        nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None]).item()
+        loss = hand.backward(data)
+        hand.norm()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        mean = loss.detach().clone()
+        mean = loss.clone()
         dist.all_reduce(mean)
         mean.item()
 

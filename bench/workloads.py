@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -10,8 +11,14 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import TensorDataset
 
 from bench.turns import Turn
+from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.tasks import Batch, Task
 from kuangchao_worker.tasks.digits import digits
+
+RULES: Final = ParallelRules(
+    tensor={"0.0": TensorStyle.COLUMNS, "1.0": TensorStyle.ROWS, "2.0": TensorStyle.COLUMNS, "3": TensorStyle.ROWS}
+)
+"""How the layers of `matrices` are split: in pairs, so that one sum ends each."""
 
 
 def matrices(width: int) -> Task:
@@ -26,7 +33,7 @@ def matrices(width: int) -> Task:
     def optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
         return AdamW(parameters, lr=1e-3)
 
-    return Task(model=network, dataset=data, loss=_mse, optimizer=optimizer)
+    return Task(model=network, dataset=data, loss=_mse, optimizer=optimizer, rules=RULES)
 
 
 def _mse(module: nn.Module, batch: Batch) -> torch.Tensor:
@@ -39,15 +46,34 @@ def workload(name: str) -> Task:
     return digits({}) if name == "digits" else matrices(1024)
 
 
+class Ticking(TensorDataset):
+    """Data that says when a step begins: when so many batches have been taken. Single samples do not count."""
+
+    def __init__(self, data: TensorDataset, loads: int, tick: Callable[[], None]) -> None:
+        super().__init__(*data.tensors)
+        self._loads, self._tick, self._taken = loads, tick, 0
+
+    def __getitem__(self, index: Any) -> Any:
+        """The samples at these places."""
+        found = super().__getitem__(index)
+        if isinstance(index, torch.Tensor):
+            if self._taken % self._loads == 0:
+                self._tick()
+            self._taken += 1
+        return found
+
+
 def timed(args: dict[str, str]) -> Task:
     """The workload as a task that trains by turns; what `kuangchao run` trains in the benchmark."""
     task = workload(args["workload"])
     turn: list[Turn] = []
 
-    def loss(module: nn.Module, batch: Batch) -> torch.Tensor:
+    def tick() -> None:
         if not turn:  # made by the first step, for only ranks take turns and others load the task as well
             turn.append(Turn(args["socket"], "ours", int(args["block"])))
         turn[0].tick()
-        return task.loss(module, batch)
 
-    return dataclasses.replace(task, loss=loss, evaluate=None)
+    data = task.dataset
+    if not isinstance(data, TensorDataset):
+        raise TypeError("a workload's data are whole tensors")
+    return dataclasses.replace(task, dataset=Ticking(data, int(args["loads"]), tick), evaluate=None)
