@@ -24,7 +24,7 @@ PLANS = {
     "interleaved, recomputed x data": split(accumulation=4, data=2, **ROUND, recompute=Recompute.FULL),
     "interleaved x tensor x sharded": split(accumulation=2, tensor=2, data=2, sequence=True, **ROUND, **FULL),
     "zb-h1 x data": split(accumulation=4, data=2, **H1),
-    "zb-h1 x tensor x sharded": split(accumulation=2, tensor=2, data=2, **H1, **FULL),
+    "zb-h1 x tensor x gradients sharded": split(accumulation=2, tensor=2, data=2, **H1, sharding=Sharding.GRADIENTS),
     "zb-v": split(accumulation=4, **VEE),
     "zb-v, unequal": split(accumulation=4, **VEE, stage_layers=(1, 2, 1, 0)),
     "zb-v x tensor": split(accumulation=2, tensor=2, **VEE),

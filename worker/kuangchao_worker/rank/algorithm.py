@@ -28,13 +28,13 @@ class Store(Protocol):
 
 
 class Pipe(Protocol):
-    """A rank's stage of a pipeline, as execution runs it."""
+    """The stages of a pipeline on a rank, as execution runs them. Whether the model begins, or ends, with one of them."""
 
     first: bool
     last: bool
 
     def step(self, inputs: Sequence[torch.Tensor], loss: Callable[[torch.Tensor, int], torch.Tensor]) -> list[float]:
-        """Forward and backward of all micro-batches; the losses on the last stage."""
+        """Forward and backward of all micro-batches; the losses where the model ends."""
 
 
 class TaskAlgorithm:

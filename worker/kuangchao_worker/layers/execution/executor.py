@@ -48,7 +48,7 @@ class Algorithm(Protocol):
         """Forward and backward of one micro-batch; gradients are reduced over the ranks on the last one."""
 
     def pipe_step(self, batches: list[Any]) -> float:
-        """All micro-batches through this rank's stage; the sum of their losses, 0 where there is no loss."""
+        """All micro-batches through the stages on this rank; the sum of their losses, 0 where there is no loss."""
 
     def evaluate(self) -> dict[str, float]:
         """Final measurements; empty when the task has none or this is not rank 0."""

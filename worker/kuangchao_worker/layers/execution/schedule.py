@@ -15,7 +15,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """All micro-batches through this rank's stage of a pipeline, then gradients are reduced."""
+    """All micro-batches through this rank's stages of a pipeline, then gradients are reduced."""
 
     micro_batches: int
 
