@@ -28,7 +28,7 @@ class Store(Protocol):
 
 
 class Pipe(Protocol):
-    """The stages of a pipeline on a rank, as execution runs them. Whether the model begins, or ends, with one of them."""
+    """The stages of a pipeline on a rank, as execution runs them; whether the model begins or ends with them."""
 
     first: bool
     last: bool
