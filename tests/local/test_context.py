@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from kuangchao_contracts.plan import ParallelPlan, Sharding
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from kuangchao_worker.parallel import attention
 from kuangchao_worker.parallel.groups import Groups, divided_over
 from kuangchao_worker.parallel.tokens import cut
@@ -22,12 +23,12 @@ PLANS = {
     "context": split(context=2),
     "context of three, accumulated": split(context=3, accumulation=2),
     "context x data": split(context=2, data=2),
-    "context, sharded": split(context=2, **FULL),
+    "context, sharded, recomputed in part": split(context=2, recompute=Recompute.SELECTIVE, **FULL),
     "context x sharded, accumulated": split(context=2, data=2, accumulation=2, **FULL),
     "context x sharded in islands": split(context=2, data=2, shard_ranks=2, **FULL),
     "context x tensor": split(context=2, tensor=2),
     "context x tensor, sequence, sharded": split(context=2, tensor=2, sequence=True, **FULL),
-    "context x pipeline": split(context=2, pipeline=2, accumulation=2),
+    "context x pipeline, zb-h1": split(context=2, pipeline=2, accumulation=4, schedule=Schedule.ZERO_BUBBLE_H1),
     "context x pipeline x tensor": split(context=2, pipeline=2, tensor=2, accumulation=2, sequence=True, **FULL),
 }
 ARGS = {**Job(split()).args, "sequence": "24"}
@@ -46,7 +47,7 @@ def test_sequences_in_parts_train_like_whole_ones(gang: Gang, alone: Trained, pl
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("context, sharded", "context x tensor"), ("context x tensor", "context")]
+    ("before", "after"), [("context x sharded in islands", "context x tensor"), ("context x tensor", "context")]
 )
 def test_another_plan_goes_on_from_a_checkpoint(
     gang: Gang, alone: Trained, tmp_path: Path, before: str, after: str
@@ -55,6 +56,16 @@ def test_another_plan_goes_on_from_a_checkpoint(
     train(gang, job)
     resumed = train(gang, Job(PLANS[after], args=ARGS, folder=tmp_path, restore=committed(job, 3)))
     assert resumed.losses == pytest.approx(alone.losses[3:], rel=1e-9)
+
+
+def test_the_same_plan_goes_on_bit_for_bit(gang: Gang, tmp_path: Path) -> None:
+    """Dropout too: each context rank draws for its own tokens."""
+    plan, args = PLANS["context x tensor"], {**ARGS, "dropout": "0.2"}
+    job = Job(plan, args=args, double=False, folder=tmp_path, every=3, steps=5)
+    straight = train(gang, job)
+    resumed = train(gang, Job(plan, args=args, double=False, folder=tmp_path, steps=5, restore=committed(job, 3)))
+    assert (resumed.losses, resumed.norms) == (straight.losses[3:], straight.norms[3:])
+    assert all(torch.equal(resumed.weights[name], value) for name, value in straight.weights.items())
 
 
 def test_attention_without_a_mask_sees_all_keys(gang: Gang) -> None:

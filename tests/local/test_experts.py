@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kuangchao_contracts.plan import ParallelPlan, Sharding
+from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from tests.local.gang import Gang
 from tests.local.test_parity import MOE, assert_same
 from tests.local.training import Job, Trained, committed, split, train
@@ -13,7 +14,7 @@ from tests.local.training import Job, Trained, committed, split, train
 FULL = {"sharding": Sharding.FULL}
 PLANS = {
     "expert": split(data=2, expert=2),
-    "expert, accumulated": split(data=2, expert=2, accumulation=2),
+    "expert, accumulated, recomputed": split(data=2, expert=2, accumulation=2, recompute=Recompute.FULL),
     "expert x data": split(data=4, expert=2),
     "all experts apart": split(data=4, expert=4),
     "expert, sharded": split(data=2, expert=2, **FULL),
@@ -21,7 +22,7 @@ PLANS = {
     "expert x gradients sharded": split(data=4, expert=2, accumulation=2, sharding=Sharding.GRADIENTS),
     "expert x context": split(context=2, data=2, expert=2),
     "expert over context": split(context=2, expert=2, **FULL),
-    "expert x pipeline": split(pipeline=2, data=2, expert=2, accumulation=2),
+    "expert x pipeline, zb-h1": split(pipeline=2, data=2, expert=2, accumulation=4, schedule=Schedule.ZERO_BUBBLE_H1),
     "sharded": split(data=2, **FULL),
     "data": split(data=2),
 }
@@ -38,6 +39,17 @@ def test_divided_experts_train_like_whole_ones(gang: Gang, alone: Trained, plan:
     found = train(gang, Job(plan, MOE))
     assert_same(found, alone, 1e-9)
     assert found.metrics["testLoss"] == alone.metrics["testLoss"]
+
+
+def test_the_same_plan_goes_on_bit_for_bit(gang: Gang, tmp_path: Path) -> None:
+    """Dropout too; and a second run of the same plan gives the same bits."""
+    plan, args = PLANS["expert, sharded"], {**Job(split()).args, "dropout": "0.2"}
+    job = Job(plan, MOE, args, double=False, folder=tmp_path, every=3, steps=5)
+    straight = train(gang, job)
+    resumed = train(gang, Job(plan, MOE, args, double=False, folder=tmp_path, steps=5, restore=committed(job, 3)))
+    assert (resumed.losses, resumed.norms) == (straight.losses[3:], straight.norms[3:])
+    assert all(torch.equal(resumed.weights[name], value) for name, value in straight.weights.items())
+    assert train(gang, Job(plan, MOE, args, double=False, steps=5)).losses == straight.losses
 
 
 CHANGES = [("expert x data", "sharded"), ("data", "expert"), ("expert, sharded", "all experts apart")]

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import _disable_current_modes
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_worker.parallel.groups import present
@@ -60,7 +61,9 @@ def _pieces(group: dist.ProcessGroup) -> tuple[int, int]:
 
 def _front(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, end: int, dropout: float) -> torch.Tensor:
     """Attention of queries that are the last ones up to `end`; what comes after is not even computed."""
-    mask = causal_lower_right(query.shape[-2], end)
+    # a kernel's flag on a GPU. A description, not a tensor: modes that watch operators (recomputation) cannot make it
+    with _disable_current_modes():
+        mask = causal_lower_right(query.shape[-2], end)
     return scaled_dot_product_attention(
         query,
         key[..., :end, :],
