@@ -128,6 +128,17 @@ def test_where_no_plan_is_left_the_job_fails_with_both_figures_and_the_nearest_l
     assert (world.pods, world.status.allocation, world.claim()) == ({}, (), None)
 
 
+def test_a_job_that_ran_under_its_second_plan_does_not_fail_for_a_pool_that_has_shrunk() -> None:
+    world = again(ran_out(World().run(step=5)))
+    world.infeasible = NONE_LEFT
+    world.plan = None
+    world.change_pod(1, disrupted=True, deleting=True)
+    world.facts = {key: value for key, value in world.facts.items() if not key.startswith("outcome")}
+    world.settle()
+    assert (world.status.phase, world.reason(C.STALLED)) == (Phase.STALLED, Reason.INFEASIBLE)
+    assert BOTH in world.condition(C.STALLED).message
+
+
 def test_a_plan_that_failed_is_not_run_again_though_strategy_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "smaller_plan", lambda asked: asked.previous.replace(request_digest="0" * 64))
     world = ran_out(World().run(step=5))

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kuangchao_worker.pod.channel import RankMessage
 from kuangchao_worker.pod.memory import UNKNOWN, Figures, on_device, ran_out, refused
 from kuangchao_worker.rank.__main__ import last_words
 from kuangchao_worker.rank.failure import kind_of
+from kuangchao_worker.rank.memory import measured
 
 MIB = 2**20
 ON_CPU = (
@@ -64,29 +66,45 @@ from kuangchao_worker.rank.__main__ import last_words
 held = [torch.ones(64 << 20, dtype=torch.uint8)]
 data = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData"))
 resource.setrlimit(resource.RLIMIT_DATA, (data + (32 << 20),) * 2)
-try:
-    %s
-except Exception as error:
-    print(last_words(3, 7, error).model_dump_json())
+for take in (lambda: torch.empty(256 << 20, dtype=torch.uint8), lambda: bytearray(256 << 20)):
+    try:
+        held.append(take())
+    except Exception as error:
+        print(last_words(3, 7, error).model_dump_json())
 """
 
 
-@pytest.mark.parametrize(
-    ("action", "asked"),
-    [("torch.empty(256 << 20, dtype=torch.uint8)", 256 * MIB), ("held.append(bytearray(256 << 20))", 0)],
-    ids=["torch", "python"],
-)
-def test_a_rank_that_really_runs_out_says_what_it_held(action: str, asked: int) -> None:
+def test_a_rank_that_really_runs_out_says_what_it_held() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", HUNGRY % action], env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", HUNGRY], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = RankMessage.model_validate_json(done.stdout)
-    assert (told.rank, told.step, told.error_kind) == (3, 7, "OutOfMemory")
-    assert told.peak_memory_bytes is not None
-    process = told.peak_memory_bytes - asked
-    assert 64 * MIB < process < 2048 * MIB, "the process with torch, and what was refused to it on top"
+    torch_says, python_says = (RankMessage.model_validate_json(line) for line in done.stdout.splitlines())
+    for told, asked in ((torch_says, 256 * MIB), (python_says, 0)):
+        assert (told.rank, told.step, told.error_kind) == (3, 7, "OutOfMemory")
+        assert told.peak_memory_bytes is not None
+        process = told.peak_memory_bytes - asked
+        assert 64 * MIB < process < 2048 * MIB, "the process with torch, and what torch says was refused on top"
+
+
+@pytest.mark.parametrize(
+    ("error", "figures"),
+    [
+        (torch.OutOfMemoryError(ON_GPU), Figures(520 * MIB, 1024 * MIB)),
+        (RuntimeError("CUDA error: out of memory"), Figures(510 * MIB, 1024 * MIB)),
+        (RuntimeError(ON_CPU), UNKNOWN),
+        (MemoryError(), UNKNOWN),
+    ],
+    ids=["refused on top of what is held", "the peak was before", "main memory", "main memory of Python"],
+)
+def test_on_a_gpu_the_figure_is_that_of_its_allocator_or_none(
+    error: BaseException, figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"is_initialized": True, "memory_allocated": 500 * MIB, "max_memory_allocated": 510 * MIB}
+    for name, value in (held | {"current_device": 0}).items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    properties = SimpleNamespace(total_memory=1024 * MIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert measured(error) == figures
 
 
 def test_other_failures_carry_no_figures() -> None:

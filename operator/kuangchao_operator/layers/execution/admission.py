@@ -74,7 +74,7 @@ def plan_for(draft: Draft, gang: Gang, pool: PoolFacts) -> ParallelPlan | None:
         return None
     failures, why = replan.in_force(draft, request), outcome.infeasible
     end = replan.dead_end(failures, outcome.plan, why) if failures else ""
-    if end and draft.holds(C.RESTARTING):
+    if end and draft.holds(C.RESTARTING) and draft.reason(C.RESTARTING) == Reason.OUT_OF_MEMORY:
         fail(draft, gang, Reason.OUT_OF_MEMORY, end)
     elif end:
         _refuse(draft, Reason.INFEASIBLE, end)
