@@ -95,6 +95,7 @@ class Executor:
             self._restore(agreed)
         last = self.assignment.launch.training.steps
         stopped = False
+        self._enter("train")
         while self.context.step < last and not stopped:
             stopped = self._step()
         outcome = Outcome.DRAINED if stopped and self.context.step < last else Outcome.FINISHED
