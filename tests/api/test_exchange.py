@@ -4,8 +4,6 @@ bound to a pod object is what a kubelet would project."""
 import base64
 import json
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 from kuangchao_contracts.audit import AuditQuery
 from kuangchao_operator.audit.query import query
 from tests.api.fakes import Job, Operator, Site, eventually
-from tests.api.gatecall import GateRefusedError, gate_tls
+from tests.api.gatecall import GateRefusedError, gate_tls, post
 from tests.api.kubelets import Gang, Kubelets, running
 from tests.api.server import ApiServer, Object
 
@@ -58,13 +56,7 @@ class Exchange:
 
     def ask(self, token: str) -> Object:
         """One exchange."""
-        url = f"https://127.0.0.1:{self.site.operator.gate_port}/v1/token"
-        call = urllib.request.Request(url, b"", {"Authorization": f"Bearer {token}"}, method="POST")
-        try:
-            with urllib.request.urlopen(call, timeout=20, context=self._tls) as answer:
-                return dict(json.load(answer))
-        except urllib.error.HTTPError as error:
-            raise GateRefusedError(error.code, json.load(error)["error"]) from None
+        return post(self.site.operator, self._tls, token, "token", b"")
 
     def refused(self, token: str) -> tuple[int, str]:
         """How an exchange is refused."""

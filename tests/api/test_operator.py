@@ -166,7 +166,7 @@ def test_ranks_of_a_suspended_job_keep_their_rights_until_their_pods_are_gone(si
             gang.step = 7
             job.wait(lambda: job.status().get("progress", {}).get("step") == 7, "what the ranks say is still heard")
             assert gang.bundle(gang.pods[0])["attempt"] == bundle["attempt"] == 1, "the Secret is there"
-            assert gang.refusals == []
+            assert [refusal for refusal in gang.refusals if refusal[0] in (401, 403)] == []
             kubelets.dead = set()
             job.wait_phase("Suspended")
         token = bundle["tokens"]["agent/kc:execution"]
