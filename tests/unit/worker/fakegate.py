@@ -50,6 +50,8 @@ from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, TokenBundle, bundl
 ISSUER = "kuangchao/test"
 UID = "11111111-2222-3333-4444-555555555555"
 ROOT = Path(__file__).parents[3]
+PATIENCE = 300.0
+"""Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
 
 
 def make_plan(world: int, per_pod: int = 1, batch: int = 32, accumulation: int = 1, **sizes: Any) -> ParallelPlan:
@@ -371,11 +373,11 @@ class Cluster:
                 )
             )
 
-    async def finish(self, seconds: float = 90) -> list[int]:
+    async def finish(self, seconds: float = PATIENCE) -> list[int]:
         """Exit codes of the agents."""
         return list(await asyncio.wait_for(asyncio.gather(*(agent.wait() for agent in self.agents)), seconds))
 
-    async def beat_with(self, wanted: Any, seconds: float = 60) -> HeartbeatRequest:
+    async def beat_with(self, wanted: Any, seconds: float = PATIENCE) -> HeartbeatRequest:
         """The first heartbeat for which `wanted` is true."""
         seen = 0
         async with asyncio.timeout(seconds):
@@ -387,7 +389,7 @@ class Cluster:
                 async with self.control.beat_seen:
                     await self.control.beat_seen.wait()
 
-    async def be_unreachable(self, refusals: int, seconds: float = 60) -> None:
+    async def be_unreachable(self, refusals: int, seconds: float = PATIENCE) -> None:
         """Answer nothing until so many calls have failed."""
         self._refusals = refusals
         async with asyncio.timeout(seconds):
