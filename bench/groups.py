@@ -6,6 +6,7 @@ of torch's, each over a store of its own. A round ends when the last rank has bu
 
 import contextlib
 import multiprocessing
+import os
 import secrets
 import statistics
 import time
@@ -88,6 +89,8 @@ def _rounds(plan: ParallelPlan, count: int) -> Iterator[tuple[float, float]]:
 @contextlib.contextmanager
 def _ranks(plan: ParallelPlan) -> Iterator[list[Connection]]:
     """Processes that wait to build, by rank."""
+    # ranks that wait for the others look up each second, and torch would write of each time, as it does not in a pod
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     pipes, members = [], []

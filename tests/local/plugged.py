@@ -102,8 +102,10 @@ def _train(seat: Seat, mesh: Any, plan: ParallelPlan, job: Plugged) -> Outcome:
     if rank is None:
         return Outcome(losses.curve, executor.metrics, weights, (0, 0), 0, {})
     memory = {name: tensor.clone() for name, tensor in rank.service._codec.memory().items()}
-    given, sent = rank.service._bytes
-    return Outcome(losses.curve, executor.metrics, weights, (given, sent), rank.log.count, memory)
+    traffic = parameters.traffic
+    told = (traffic.gradient_bytes, traffic.coded_bytes)
+    assert parameters.compression() == told[0] / told[1]
+    return Outcome(losses.curve, executor.metrics, weights, told, rank.log.count, memory)
 
 
 def _rank(seat: Seat, job: Plugged, options: dict[str, str]) -> Rank:

@@ -42,6 +42,7 @@ def test_figures_are_those_of_the_steps_since_the_last_look() -> None:
         clock=clock,
         memory=lambda: next(memory),
         accelerator=lambda: 77,
+        compression=lambda: 4.5,
     )
     assert meter.after_step() == {}, "the first step only starts the clock"
     for _ in range(4):
@@ -55,6 +56,7 @@ def test_figures_are_those_of_the_steps_since_the_last_look() -> None:
         "memoryBytes": "1500",
         "memoryGrowthBytes": "500",
         "acceleratorBytes": "77",
+        "gradientCompression": "4.5",
         "dataCommunicationSeconds": "0.25",
         "pipelineCommunicationSeconds": "0.5",
     }

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -100,7 +100,7 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
         batches=make_batches(task, plan, assignment),
         agreement=Agreement(device, plan.pipeline),
         log=LossLog(metrics_path(assignment), assignment.attempt),
-        meter=make_meter(assignment, device),
+        meter=make_meter(assignment, device, parameters),
     )
     # a restored checkpoint replaces this
     rng.seed_all(assignment.launch.training.seed * 1_000_003 + stream(plan, assignment.rank))
@@ -185,7 +185,7 @@ def make_batches(task: Task, plan: ParallelPlan, assignment: Assignment) -> Batc
     return Batches(task.dataset, task.collate, plan, assignment.rank, seed, task.rules.tokens)
 
 
-def make_meter(assignment: Assignment, device: torch.device) -> Meter:
+def make_meter(assignment: Assignment, device: torch.device, parameters: "Parameters") -> Meter:
     """What measures this rank; traffic on rank 0 only, whose figures are the ones that people see."""
     traffic = None
     if assignment.rank == 0 and device.type == "cpu" and assignment.launch.plan.world_size > 1:
@@ -197,6 +197,8 @@ def make_meter(assignment: Assignment, device: torch.device) -> Meter:
         training=assignment.launch.training,
         traffic=traffic,
         accelerator=torch.cuda.max_memory_allocated if device.type == "cuda" else lambda: 0,
+        # with a plug-in the store is the one that `between` has put before it
+        compression=cast("PluggedStore", parameters).compression if assignment.launch.plugins else lambda: 0.0,
     )
 
 

@@ -36,7 +36,10 @@ def resident() -> int:
 
 @dataclass(kw_only=True)
 class Meter:
-    """Counts steps. `memory` and `accelerator` are read at each look; the latter is 0 where there is none."""
+    """Counts steps. What can be called is read at each look; `accelerator` and `compression` are 0 where there is none.
+
+    `compression` is how many times fewer bytes a plug-in has made of the gradients so far.
+    """
 
     plan: ParallelPlan
     training: TrainingSpec
@@ -44,6 +47,7 @@ class Meter:
     clock: Callable[[], float] = time.monotonic
     memory: Callable[[], int] = resident
     accelerator: Callable[[], int] = lambda: 0
+    compression: Callable[[], float] = lambda: 0.0
     _since: float | None = field(init=False, default=None)
     _steps: int = field(init=False, default=0)
     _first_memory: int = field(init=False, default=0)
@@ -88,6 +92,9 @@ class Meter:
         allocated = self.accelerator()
         if allocated:
             found["acceleratorBytes"] = allocated
+        compression = self.compression()
+        if compression:
+            found["gradientCompression"] = compression
         if self.traffic is not None:
             found |= {f"{axis}CommunicationSeconds": value for axis, value in self.traffic.seconds.items()}
         return found

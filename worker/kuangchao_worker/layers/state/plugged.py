@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import ConflictError
-from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep
+from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep, StepTraffic
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.source import Source
@@ -53,6 +53,12 @@ class PluggedStore:
         self._names = {id(p): name for name, p in store.module.named_parameters() if p.requires_grad}
         self._step = 0
         self._world = 1
+        self.traffic = StepTraffic(gradient_bytes=0, coded_bytes=0)
+        """What passed through the plug-in before the present step."""
+
+    def compression(self) -> float:
+        """How many times fewer bytes the plug-in has made of this rank's gradients so far; 0 before it made any."""
+        return self.traffic.gradient_bytes / self.traffic.coded_bytes if self.traffic.coded_bytes else 0.0
 
     def connect(self, mesh: DeviceMesh | None = None, experts: DeviceMesh | None = None) -> None:
         """As the store; gradients pass through the plug-in from now on. Raises ConflictError where ranks differ."""
@@ -119,7 +125,8 @@ class PluggedStore:
     def reduction(self, *, last: bool) -> Iterator[None]:
         """As the store; before gradients are reduced the step is opened, or the plug-in takes none."""
         if last:
-            self._call("plugin.open_step", OpenStep(step_id=self._step + 1))
+            opened = self._call("plugin.open_step", OpenStep(step_id=self._step + 1))
+            self.traffic = opened if isinstance(opened, StepTraffic) else self.traffic
         with self._store.reduction(last=last):
             yield
 
