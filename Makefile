@@ -162,6 +162,12 @@ test-integrations: venv ## Hugging Face Trainer and Lightning under `command`, i
 	$(VENV)/bin/uv pip install -q --compile-bytecode --python $(INTEGRATIONS)/bin/python --require-hashes -r requirements/integrations.txt
 	$(INTEGRATIONS)/bin/python -m pytest -q -m integrations tests/integrations $(ARGS)
 
+.PHONY: gpu-check
+gpu-check: venv ## one rank over NCCL: parity, peak memory, tokens/s (on a machine with a GPU; no part of `test`)
+	@found=$$($(RUN) -c 'import torch; print(torch.cuda.is_available())'); \
+	if [ "$$found" = True ]; then $(BIN)/python -m pytest -q -m gpu tests/gpu $(ARGS); \
+	else echo "gpu-check: skipped, torch finds no GPU on this machine"; fi
+
 .PHONY: fuzz
 fuzz: venv ## whatever reads bytes from outside, guided by coverage (FUZZ_SECONDS=600; findings stay in .fuzz)
 	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/fuzz.txt

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-TIERS = ("unit", "boundary", "local", "api", "e2e", "integrations")
+TIERS = ("unit", "boundary", "local", "api", "e2e", "integrations", "gpu")
 HERE = Path(__file__).parent
 HANGS_AFTER = {"unit": 400, "boundary": 400, "local": 900, "api": 900}
 """Seconds for one test, its fixtures included: it bounds a hang and is no claim about speed."""
