@@ -24,7 +24,7 @@ PLANS = {
     "context of three, accumulated": split(context=3, accumulation=2),
     "context x data": split(context=2, data=2),
     "context, sharded, recomputed in part": split(context=2, recompute=Recompute.SELECTIVE, **FULL),
-    "context x sharded, accumulated": split(context=2, data=2, accumulation=2, **FULL),
+    "context x sharded gradients, accumulated": split(context=2, data=2, accumulation=2, sharding=Sharding.GRADIENTS),
     "context x sharded in islands": split(context=2, data=2, shard_ranks=2, **FULL),
     "context x tensor": split(context=2, tensor=2),
     "context x tensor, sequence, sharded": split(context=2, tensor=2, sequence=True, **FULL),
