@@ -189,6 +189,19 @@ class DelegationError(DeniedError): ...
 class ExchangeDeniedError(DeniedError): ...
 
 
+class ReachedAroundError(DeniedError):
+    """Code of the user's reached around a layer inside its own rank. The message says what, where and at which step."""
+
+
+class ParameterTamperedError(ReachedAroundError): ...
+
+
+class UnleasedWriteError(ReachedAroundError): ...
+
+
+class DirectCommunicationError(ReachedAroundError): ...
+
+
 # fmt: on
 
 
@@ -207,6 +220,18 @@ class UnavailableError(KuangchaoError):
 
 class StepOrderError(KuangchaoError):
     """A step id was submitted twice, skipped or out of order."""
+
+
+class NonFiniteLossError(KuangchaoError):
+    """A loss is no number, so its gradients would spoil the weights; they are not applied."""
+
+
+class DatasetEndedError(KuangchaoError):
+    """A dataset has no sample at an index below its length."""
+
+
+class RanksDifferError(KuangchaoError):
+    """Ranks of one gang are not at the same step, or do not have the same model or data."""
 
 
 class PeerLostError(KuangchaoError):

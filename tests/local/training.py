@@ -22,11 +22,12 @@ from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.service import StateService
+from kuangchao_worker.layers.topology.guard import LinkGuard
 from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.runnable import require_runnable
-from kuangchao_worker.rank.wiring import make_batches, make_groups, make_parameters, make_pipe, stream
+from kuangchao_worker.rank.wiring import likeness, make_batches, make_groups, make_parameters, make_pipe, stream
 from kuangchao_worker.tasks import Task, load_task
 from tests.local.gang import Gang, Seat
 from tests.unit.worker.fakegate import make_launch, make_plan
@@ -123,10 +124,14 @@ def _train(seat: Seat, job: Job) -> Trained:
     parameters = make_parameters(task, CPU, job.seed, plan)
     topology = TopologyService(plan.hash, seat.attempt)
     topology.build(seat.capability, seat.request(plan))
+    agreement = Agreement(CPU, plan.pipeline)
+    agreement.same(likeness(parameters.forward(), task))
     parameters.connect(topology.mesh, topology.experts)
     problems: list[str] = []
     writer = ShardWriter(seat.rank, lambda _, problem: problems.append(problem) if problem else None)
     state = StateService(parameters, seat.rank, job.seed, writer, lambda: Pinned(0, ""), stream(plan, seat.rank))
+    state.close_to_others()
+    guard = LinkGuard(lambda: f"rank {seat.rank}", lambda _: None)
     norms: list[float] = []
 
     def call(op: str, request: Contract) -> Contract:
@@ -148,11 +153,13 @@ def _train(seat: Seat, job: Job) -> Trained:
             groups=make_groups(topology),
         ),
         batches=make_batches(task, plan, job.assignment(seat)),
-        agreement=Agreement(CPU, plan.pipeline),
+        agreement=agreement,
+        guard=guard.check,
         log=losses,
     )  # fmt: skip
     rng.seed_all(job.seed * 1_000_003 + stream(plan, seat.rank))
-    executor.run(job.restore)
+    with guard:
+        executor.run(job.restore)
     assert state.close(30)
     assert not problems, problems
     weights = parameters.complete(job.made().model).state_dict() if seat.rank == 0 else _help(parameters, job)

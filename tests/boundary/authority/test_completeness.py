@@ -23,6 +23,9 @@ ELSEWHERE: dict[type[e.CapabilityError], str] = {
     e.ExchangeDeniedError: "test_delegation.py",
     e.TooManyFailuresError: "../gate/test_floods.py",
     e.TooMuchSentError: "../gate/test_listener.py",
+    e.ParameterTamperedError: "../../unit/worker/test_seal.py",
+    e.UnleasedWriteError: "../../unit/worker/test_seal.py",
+    e.DirectCommunicationError: "../../unit/worker/test_link_guard.py",
 }
 """Refusals whose cases are no table of calls at the gate."""
 

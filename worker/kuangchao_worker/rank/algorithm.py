@@ -10,7 +10,7 @@ from torch import nn
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
 from kuangchao_worker.parallel.groups import Groups, divided_over
-from kuangchao_worker.rank.stages import loss_of, model_input
+from kuangchao_worker.rank.stages import loss_of, model_input, single
 from kuangchao_worker.tasks import Task
 
 
@@ -62,7 +62,7 @@ class TaskAlgorithm:
         """See Algorithm."""
         with self._store.reduction(last=last), divided_over(self._groups):
             with self._autocast():
-                loss = self._task.loss(self._store.forward(), _to_device(batch, self._device))
+                loss = single(self._task.loss(self._store.forward(), _to_device(batch, self._device)))
             (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]  # torch
         if self._groups.context is not None and not self._groups.attended:
             # its tokens never met those of other ranks: what it learns would be another model's

@@ -3,12 +3,13 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from kuangchao_contracts.audit import AuditSink
+from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.errors import CapabilityError, UnavailableError
+from kuangchao_contracts.errors import CapabilityError, DeniedError, UnavailableError
 from kuangchao_contracts.gate import Fence, Gate
 from kuangchao_contracts.keys import Jwks, KeySet
 from kuangchao_contracts.policy import Policy, PolicyBook
@@ -83,7 +84,7 @@ class Authority:
         verifier = TokenVerifier(self._keys, (trust / "issuer").read_text().strip(), self._clock)
         fence = AttemptFence(assignment.launch.job_uid, assignment.attempt, self._revoked)
         self._gate = Gate(f"rank/{assignment.rank}", verifier, fence, sink, policies=self._policies)
-        self._resource, self._attempt = assignment.resource, assignment.attempt
+        self._sink, self._resource, self._attempt = sink, assignment.resource, assignment.attempt
         self._file = TokenFile(Path(assignment.token_directory))
         self._tokens: dict[str, str] = {}
         self._read_at = self._looked_at = float("-inf")
@@ -105,6 +106,24 @@ class Authority:
                 return self._gate.call_now(self._token(audience), op, self._resource, request)
             finally:
                 self._reporter.notes()
+
+    def refused(self, op: str, error: DeniedError) -> None:
+        """Record what was refused before it could become a call: the rank's own code went past an operation."""
+        claims = parse_claims(parse_strict(self._token(self._gate.audience(op)))[1])
+        self._sink.step_denied(
+            AuditRecord(
+                ts=datetime.now(UTC),
+                opid="",
+                stage=Stage.DENY,
+                layer=op.partition(".")[0],
+                op=op,
+                resource=self._resource,
+                subject=claims.sub,
+                decision=Decision.DENY,
+                reason=error.code,
+            )
+        )
+        self._reporter.notes()
 
     def _token(self, audience: str) -> str:
         token = self._tokens.get(audience)

@@ -54,4 +54,12 @@ def loss_of(task: Task, output: torch.Tensor, batch: Any) -> torch.Tensor:
     loss = task.loss(given, batch)
     if given.calls != 1:
         raise InvalidInputError("task.loss", given.calls, "calls of the model; a pipeline's is called once", 1)
-    return loss
+    return single(loss)
+
+
+def single(loss: Any) -> torch.Tensor:
+    """The loss of a micro-batch. Raises InvalidInputError unless it is a tensor of one element."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return loss
+    given = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+    raise InvalidInputError("task.loss", given, "is not a tensor of one element", "the mean of the losses")

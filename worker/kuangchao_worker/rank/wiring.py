@@ -1,13 +1,16 @@
 """Puts the parts of a rank together. The only place that sees several layers at once; it decides nothing itself."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from kuangchao_contracts.base import canonical_json
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile
@@ -17,7 +20,7 @@ from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
-from kuangchao_worker.layers.execution.data import Batches
+from kuangchao_worker.layers.execution.data import Batches, size_of
 from kuangchao_worker.layers.execution.executor import Executor, Outcome
 from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
@@ -26,6 +29,7 @@ from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.service import StateService
+from kuangchao_worker.layers.topology.guard import LinkGuard
 from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.parallel.groups import Groups
 from kuangchao_worker.pod.assignment import Assignment
@@ -50,18 +54,32 @@ METRICS_FILE: Final = "metrics.jsonl"
 def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool]) -> Outcome:
     """Train this rank's share to the end, or until all ranks agree to stop. Raises whatever goes wrong."""
     with OperationLog() as oplog:
-        return _train(assignment, channel, stop, oplog)
+        reporter = GateReporter(channel, assignment.rank, assignment.attempt, oplog)
+        authority, context = Authority(assignment, oplog, reporter), ExecutionContext()
+        # before any code of the user is imported: it may take functions of torch by name
+        with LinkGuard(
+            lambda: f"rank {assignment.rank}, step {context.step + 1}",
+            lambda error: authority.refused("topology.build", error),
+        ) as guard:
+            outcome = _train(assignment, channel, stop, oplog, authority, context, guard)
+        reporter.notes()
+        return outcome
 
 
-def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool], oplog: OperationLog) -> Outcome:
+def _train(
+    assignment: Assignment,
+    channel: RankChannel,
+    stop: Callable[[], bool],
+    oplog: OperationLog,
+    authority: Authority,
+    context: ExecutionContext,
+    guard: LinkGuard,
+) -> Outcome:
     device = prepare(assignment)
     task = load_task(assignment.launch.task or "", assignment.launch.task_args)
     require_runnable(assignment.launch.plan, task.rules)
-    reporter = GateReporter(channel, assignment.rank, assignment.attempt, oplog)
-    authority = Authority(assignment, oplog, reporter)
     store = make_parameters(task, device, assignment.launch.training.seed, assignment.launch.plan)
     parameters, plugins = between(store, assignment, authority)
-    context = ExecutionContext()
     state = make_state(assignment, parameters, channel, oplog)
     plan = assignment.launch.plan
     topology = TopologyService(plan.hash, assignment.attempt, stop)
@@ -80,7 +98,10 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
     )
     # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
     oplog.keep_in(log_file(assignment))
+    agreement = Agreement(device, plan.pipeline)
+    agreement.same(likeness(parameters.forward(), task))
     parameters.connect(topology.mesh, topology.experts)
+    state.close_to_others()
     executor = Executor(
         assignment=assignment,
         call=authority.call,
@@ -98,7 +119,8 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
             groups=make_groups(topology),
         ),
         batches=make_batches(task, plan, assignment),
-        agreement=Agreement(device, plan.pipeline),
+        agreement=agreement,
+        guard=guard.check,
         log=LossLog(metrics_path(assignment), assignment.attempt),
         meter=make_meter(assignment, device, parameters),
     )
@@ -107,8 +129,15 @@ def _train(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool
     outcome = executor.run(assignment.restore)
     finish(state, channel, assignment.rank, executor, oplog)
     authority.call("topology.destroy", Empty())
-    reporter.notes()
     return outcome
+
+
+def likeness(module: nn.Module, task: Task) -> dict[str, str]:
+    """What must be alike on all ranks before any of them splits or trains it, by what people call it."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    shapes = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in named]
+    model = hashlib.sha256(canonical_json(shapes)).hexdigest()
+    return {"model": model, "length of the dataset": str(size_of(task.dataset))}
 
 
 def stream(plan: ParallelPlan, rank: int) -> int:

@@ -3,12 +3,19 @@
 A rank that acted on its own signal or clock would leave the others waiting in a collective for ever.
 """
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from kuangchao_contracts.checkpoint import CheckpointRef
+from kuangchao_contracts.errors import RanksDifferError
+
+FINGERPRINT: Final = 16
+"""Bytes by which ranks compare what they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +33,38 @@ class Agreement:
     def __init__(self, device: torch.device, stages: int = 1) -> None:
         # float64: the mean loss must keep every bit of the ranks' float32 losses
         self._device = device
-        self._values = torch.zeros(3, dtype=torch.float64, device=device)
+        self._values = torch.zeros(4, dtype=torch.float64, device=device)
         self._world = dist.get_world_size() if dist.is_initialized() else 1
         self._losses = self._world // stages
 
-    def after_step(self, loss: float, *, stop: bool, save: bool) -> Agreed:
-        """Combine what each rank saw: the mean of the losses, and yes if any rank said yes."""
+    def after_step(self, loss: float, *, stop: bool, save: bool, step: int = 0) -> Agreed:
+        """Combine what each rank saw: the mean of the losses, and yes if any rank said yes.
+
+        Raises RanksDifferError where ranks are not at the same step: at least one is not at the mean of all.
+        """
         if self._world == 1:
             return Agreed(loss, stop, save)
-        self._values.copy_(torch.tensor((loss, stop, save), dtype=torch.float64))
+        self._values.copy_(torch.tensor((loss, stop, save, step), dtype=torch.float64))
         dist.all_reduce(self._values)
-        total, stops, saves = self._values.tolist()
+        total, stops, saves, steps = self._values.tolist()
+        if steps != step * self._world:
+            raise RanksDifferError(
+                f"rank {dist.get_rank()} is at step {step}, all are at {steps / self._world:g} on average"
+            )
         return Agreed(total / self._losses, stops > 0, saves > 0)
+
+    def same(self, mine: Mapping[str, str]) -> None:
+        """Raise RanksDifferError, naming the ranks, for anything that is not what rank 0 has."""
+        if self._world == 1:
+            return
+        names = list(mine)
+        own = torch.tensor(list(b"".join(_fingerprint(mine[name]) for name in names)), dtype=torch.uint8)
+        every = torch.empty(self._world * len(own), dtype=torch.uint8, device=self._device)
+        dist.all_gather_into_tensor(every, own.to(self._device))
+        for number, name in enumerate(names):
+            column = every.view(self._world, len(names), FINGERPRINT)[:, number]
+            if others := [rank for rank in range(self._world) if not torch.equal(column[rank], column[0])]:
+                raise RanksDifferError(f"the {name} of ranks {others} is not that of rank 0; all must be alike")
 
     def start(self, restore: CheckpointRef | None) -> CheckpointRef | None:
         """The restore point that rank 0 was given. Ranks that choose alone may resume at different steps."""
@@ -52,3 +79,7 @@ class Agreement:
         content = torch.tensor(list(mine), dtype=torch.uint8, device=self._device)
         dist.broadcast(content, src=0)
         return CheckpointRef.model_validate_json(bytes(content.tolist()))
+
+
+def _fingerprint(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:FINGERPRINT]

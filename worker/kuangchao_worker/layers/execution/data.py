@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.errors import DatasetEndedError, InvalidInputError
 from kuangchao_contracts.plan import Axis, ParallelPlan
 from kuangchao_worker.parallel.tokens import cut
 
@@ -50,6 +50,14 @@ def _permutation(seed: int, epoch: int, size: int) -> torch.Tensor:
     return torch.randperm(size, generator=generator)
 
 
+def size_of(dataset: Dataset[Any]) -> int:
+    """How many samples there are. Raises InvalidInputError for a dataset that does not say so."""
+    try:
+        return len(dataset)  # type: ignore[arg-type]  # map-style datasets have a length
+    except TypeError:
+        raise InvalidInputError("task.dataset", type(dataset).__name__, "has no length") from None
+
+
 class Batches:
     """The micro-batches of one rank. `tokens` says along which dimension of which tensors a plan divides sequences."""
 
@@ -64,7 +72,7 @@ class Batches:
     ) -> None:
         self._dataset, self._collate, self._plan = dataset, collate, plan
         self._tokens, self._place = tokens or {}, plan.coordinate(rank, Axis.CONTEXT)
-        self.order = SampleOrder(seed, len(dataset))  # type: ignore[arg-type]  # map-style datasets have a length
+        self.order, self._rank = SampleOrder(seed, size_of(dataset)), rank
         self._share = plan.global_batch // plan.data
         self._offset = plan.coordinate(rank, Axis.DATA) * self._share
 
@@ -82,4 +90,11 @@ class Batches:
         if isinstance(self._dataset, TensorDataset):
             # indexing whole tensors gives the same batch as collating samples, thirty times faster
             return self._dataset[indices]
-        return self._collate([self._dataset[i] for i in indices.tolist()])
+        return self._collate([self._sample(index) for index in indices.tolist()])
+
+    def _sample(self, index: int) -> Any:
+        try:
+            return self._dataset[index]
+        except IndexError as error:
+            size, said = size_of(self._dataset), str(error) or "IndexError"
+            raise DatasetEndedError(f"rank {self._rank}: sample {index} of a dataset of {size}: {said}") from error

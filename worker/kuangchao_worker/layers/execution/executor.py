@@ -3,6 +3,7 @@
 Never shrinks a batch, never touches weights, links or files of a checkpoint; what it needs of them it asks for.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from typing import Any, Final, Protocol
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.checkpoint import CheckpointRef
-from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.errors import ConflictError, NonFiniteLossError
+from kuangchao_contracts.plan import Precision
 from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, StepResult, SubmitGradients
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreed, Agreement
@@ -73,6 +75,8 @@ class Executor:
     log: LossLog
     report: Report
     stop: Callable[[], bool]
+    guard: Callable[[], None] = lambda: None
+    """Raises what was refused to code of the user that went on as if nothing had been."""
     clock: Callable[[], float] = time.monotonic
     meter: Meter | None = None
     _saved_at: float = field(init=False, default=0.0)
@@ -134,15 +138,23 @@ class Executor:
                     loss += self.algorithm.pipe_step([self.batches.load(part) for part in parts])
                 case Commit():
                     self._meter.computed()
+                    self._require_sound(step, loss)
                     result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
                     self.context.done("submit_gradients")
                 case Agree():
-                    agreed = self.agreement.after_step(loss / len(parts), stop=self.stop(), save=self._due())
+                    agreed = self.agreement.after_step(loss / len(parts), stop=self.stop(), save=self._due(), step=step)
         self._move_to(step)
         self._publish(agreed.loss, result)
         if agreed.save and not agreed.stop:
             self._save()
         return agreed.stop
+
+    def _require_sound(self, step: int, loss: float) -> None:
+        """Raise what stands against using the gradients of this step, before anybody does."""
+        self.guard()
+        # with gradients that are scaled for fp16, a loss that overflows is part of finding the scale
+        if not math.isfinite(loss) and self.assignment.launch.training.precision is not Precision.FP16:
+            raise NonFiniteLossError(f"rank {self.assignment.rank}, step {step}: the loss is {loss}")
 
     def _check_plan(self, step: int) -> None:
         """Raise ConflictError if the plan is no longer the one that links and operations were made from."""

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 
 
@@ -93,9 +94,15 @@ class ParameterStore:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
 
-    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002 - it is whole already
-        """A plain module with the weights of all ranks."""
-        return self.module
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """A plain module with the weights as they are now: a copy, so whoever reads it cannot write to ours."""
+        made = make()
+        made.load_state_dict(self.module.state_dict())
+        return made
+
+    def owned(self) -> Owned:
+        """What nobody else may change."""
+        return Owned(self.module, self._optimizer, self._scheduler)
 
     def digest(self) -> str:
         """SHA-256 over names and bytes of parameters and buffers: equal digests mean equal weights."""

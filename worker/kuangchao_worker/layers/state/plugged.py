@@ -23,6 +23,7 @@ from kuangchao_contracts.errors import ConflictError
 from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep, StepTraffic
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.parameters import ParameterStore
+from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import Source
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,10 @@ class PluggedStore:
     def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
         """As the store."""
         return self._store.complete(make)
+
+    def owned(self) -> Owned:
+        """As the store."""
+        return self._store.owned()
 
     def digest(self) -> str:
         """As the store."""

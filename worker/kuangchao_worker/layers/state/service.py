@@ -1,8 +1,9 @@
 """The sole authority over weights inside a rank: applies gradients in order, saves and restores as one unit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import StepOrderError, StorageError
@@ -18,7 +19,11 @@ from kuangchao_contracts.ports.state import (
 )
 from kuangchao_contracts.run import Ack
 from kuangchao_worker.layers.state import files, rng
+from kuangchao_worker.layers.state.seal import Owned, Seal, WriteLease
 from kuangchao_worker.layers.state.source import Source, rank_file
+
+SNAPSHOT_STEPS: Final = 10
+"""A read sees the weights as they were at the newest snapshot, which is renewed when it is that many steps old."""
 
 
 class Store(Protocol):
@@ -37,6 +42,9 @@ class Store(Protocol):
 
     def digest(self) -> str:
         """SHA-256 of the weights that this rank holds."""
+
+    def owned(self) -> Owned:
+        """What nobody else may change, once it is connected."""
 
 
 class StateService(StateRank):
@@ -58,12 +66,32 @@ class StateService(StateRank):
         self._stream = rank if stream is None else stream
         self._writer, self._oplog = writer, oplog
         self._step = 0
+        self._lease = WriteLease(rank)
+        self._seal: Seal | None = None
+        self._snapshot: SnapshotView | None = None
+
+    def close_to_others(self) -> None:
+        """From now on a change of weights that state did not make is found. Call once the store is connected."""
+        owned = self._store.owned()
+        self._lease.guard(owned.optimizer)
+        self._seal = Seal(owned, self._rank)
+
+    @contextmanager
+    def _write(self, operation: str, step: int) -> Iterator[None]:
+        """Around whatever may touch weights. Raises ParameterTamperedError if somebody else already has."""
+        with self._lease.held(operation):
+            if self._seal is not None:
+                self._seal.check(step)
+            yield
+            if self._seal is not None:
+                self._seal.renew()
 
     def submit_gradients(self, capability: Capability, request: SubmitGradients) -> StepResult:  # noqa: ARG002
         """See StateRank."""
         if request.step_id != self._step + 1:
             raise StepOrderError(f"step_id={request.step_id}: the next step is {self._step + 1}")
-        norm = self._store.apply()
+        with self._write("submit_gradients", request.step_id):
+            norm = self._store.apply()
         self._step = request.step_id
         return StepResult(step=self._step, gradient_norm=f"{norm:.6g}", elements=self._store.elements)
 
@@ -72,7 +100,9 @@ class StateService(StateRank):
         if request.step != self._step:
             raise StepOrderError(f"step={request.step}: the state is that after step {self._step}")
         payloads: dict[str, Any] = {rank_file(self._rank): {"step": self._step, "rng": rng.capture()}}
-        payloads |= self._store.payloads(self._rank, self._step)
+        # an optimizer that has not stepped yet is made to, with nothing, so that it has states to save
+        with self._write("save", self._step):
+            payloads |= self._store.payloads(self._rank, self._step)
         self._writer.submit(Path(request.directory), payloads, self._oplog())
         return Ack()
 
@@ -80,10 +110,11 @@ class StateService(StateRank):
         """See StateRank."""
         source = Source.open(Path(request.directory), request.checkpoint)
         try:
-            self._store.restore(source)
+            with self._write("restore", request.checkpoint.step):
+                self._store.restore(source)
         except (RuntimeError, ValueError, KeyError) as error:
             raise StorageError(f"{request.checkpoint.path} is from another model: {str(error)[:400]}") from None
-        self._step = request.checkpoint.step
+        self._step, self._snapshot = request.checkpoint.step, None
         own = source.read(rank_file(self._stream))
         # last of all: whatever was made before may have drawn numbers. A rank that did not exist when the checkpoint
         # was made starts its own sequence
@@ -95,7 +126,11 @@ class StateService(StateRank):
 
     def snapshot(self, capability: Capability, request: SnapshotRequest) -> SnapshotView:  # noqa: ARG002
         """See StateRank."""
-        return SnapshotView(step=self._step, sha256=self._store.digest() if request.want_digest else None)
+        newest = self._snapshot
+        if newest is None or self._step - newest.step >= SNAPSHOT_STEPS:
+            newest = SnapshotView(step=self._step, sha256=self._store.digest())
+            self._snapshot = newest
+        return newest if request.want_digest else SnapshotView(step=newest.step)
 
     def close(self, timeout: float) -> bool:
         """Wait for the last write; whether it ended in time."""

@@ -25,6 +25,7 @@ from kuangchao_worker.layers.state import entries, reshard
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, stage_links, stages_on, units
 from kuangchao_worker.layers.state.experts import COPIES, PARTS, check_experts, keep_own
 from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import check_rules, divide, schedule_reduction, split_data, split_tensor
 
@@ -173,6 +174,10 @@ class ShardedStore:
         if dist.get_rank() == 0:
             made.load_state_dict(state)
         return made
+
+    def owned(self) -> Owned:
+        """What nobody else may change."""
+        return Owned(self.module, self._optimizer, self._scheduler)
 
     def digest(self) -> str:
         """SHA-256 over names and bytes of this rank's pieces: equal digests mean equal weights."""

@@ -1,0 +1,119 @@
+"""Finds out when weights were changed by anybody but state: a lease on writing, and a seal on what was written.
+
+Looks at weights between two writes of state and never changes them. What it sees, each at the next call of state:
+
+- an operation in place on a parameter, also under `no_grad`: torch counts them (`Tensor._version`);
+- a learning rate or a step of the schedule that is not the one state left;
+- a write that torch does not count (by `.data`, by a DTensor's local tensor, by memory shared with NumPy), or another
+  parameter in its place: one parameter at each step is compared with what state left, so what is done over and over is
+  found within as many steps as there are parameters, and what is done once perhaps never. Up to `SAMPLED` elements of a
+  parameter are compared.
+
+It protects from mistakes, not from code that means to hide: that runs in the same process, and could change this too.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from kuangchao_contracts.errors import ConflictError, ParameterTamperedError, UnleasedWriteError
+
+SAMPLED: Final = 1_024
+_versions = attrgetter("_version")
+
+
+class Owned(NamedTuple):
+    """What only state may change."""
+
+    module: nn.Module
+    optimizer: Optimizer
+    scheduler: LRScheduler | None
+
+
+class WriteLease:
+    """Who may write weights at this moment: one operation of state, or nobody."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._lock = rank, threading.Lock()
+
+    @contextmanager
+    def held(self, operation: str) -> Iterator[None]:
+        """Around a write. Raises ConflictError while another one is in progress: writes are serial."""
+        if not self._lock.acquire(blocking=False):
+            raise ConflictError(f"rank {self._rank}: {operation} while another write to the weights is in progress")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def guard(self, optimizer: Optimizer) -> None:
+        """Let the optimizer step only under the lease."""
+        optimizer.register_step_pre_hook(self._require)
+
+    def _require(self, *_: object) -> None:
+        if not self._lock.locked():
+            raise UnleasedWriteError(
+                f"rank {self._rank}: optimizer.step was called by other code than state; a step is asked for by"
+                " submit_gradients"
+            )
+
+
+class Seal:
+    """What state left at its last write. `check` before the next one, `renew` after it."""
+
+    def __init__(self, owned: Owned, rank: int) -> None:
+        self._owned, self._rank = owned, rank
+        named = list(owned.module.named_parameters())
+        self._names, self._parameters = [name for name, _ in named], [p for _, p in named]
+        self._turn = -1
+        self.renew()
+
+    def renew(self) -> None:
+        """State has written: take down what is there now, and of the next parameter in turn what it holds."""
+        self._seen, self._rates = list(map(_versions, self._parameters)), self._schedule()
+        if self._parameters:
+            self._turn = (self._turn + 1) % len(self._parameters)
+            self._sample = _sampled(self._parameters[self._turn])
+
+    def check(self, step: int) -> None:
+        """Raise ParameterTamperedError, naming the parameter, if something has changed since."""
+        versions = list(map(_versions, self._parameters))
+        if versions != self._seen:
+            changed = next(i for i, version in enumerate(versions) if version != self._seen[i])
+            raise self._tampered(f"parameter {self._names[changed]} was written to", step)
+        if self._rates != self._schedule():
+            raise self._tampered("a learning rate was changed", step)
+        if self._parameters:
+            self._check_sample(step)
+
+    def _check_sample(self, step: int) -> None:
+        name, parameter = self._names[self._turn], self._parameters[self._turn]
+        # where parameters are in pieces, torch itself puts whole ones in their place for a while
+        if not hasattr(parameter, "_local_tensor") and self._owned.module.get_parameter(name) is not parameter:
+            raise self._tampered(f"parameter {name} was replaced", step)
+        if not torch.equal(_sampled(parameter), self._sample):
+            raise self._tampered(f"what parameter {name} holds was changed", step)
+
+    def _schedule(self) -> list[Any]:
+        # a rate that is a tensor lives on the device: reading it here would wait for that
+        rates = [group["lr"] for group in self._owned.optimizer.param_groups if isinstance(group.get("lr"), float)]
+        return [*rates, self._owned.scheduler.last_epoch if self._owned.scheduler is not None else 0]
+
+    def _tampered(self, what: str, step: int) -> ParameterTamperedError:
+        return ParameterTamperedError(
+            f"rank {self._rank}, step {step}: {what} by other code than state; weights change by submit_gradients only"
+        )
+
+
+def _sampled(parameter: nn.Parameter) -> torch.Tensor:
+    """Bytes of up to `SAMPLED` elements of this rank's piece, spread over it: bytes, for NaN is not equal to itself."""
+    # without importing DTensor, which those whose plan splits nothing would wait for
+    piece = getattr(parameter, "_local_tensor", parameter).detach().flatten()
+    return piece[:: max(1, piece.numel() // SAMPLED)][:SAMPLED].clone().view(torch.uint8)
