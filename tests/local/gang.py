@@ -15,8 +15,9 @@ from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.pod.store import AttemptStore, open_store
 
-PATIENCE = 100.0
-AFTER_A_FAILURE = 3.0
+PATIENCE = 400.0
+"""Limit of a case. It bounds a hang and is no claim about speed."""
+AFTER_A_FAILURE = 10.0
 """Seconds for the others once a rank has failed: most then wait for it in vain."""
 PRELOAD = ["torch", "torch.distributed.fsdp", "torch.distributed.pipelining", "kuangchao_worker.rank.wiring"]
 

@@ -14,7 +14,7 @@ from torch import nn
 from kuangchao_worker.tasks import Batch, Task
 from kuangchao_worker.tasks.mlp import mlp
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 ROOM = 200 << 20
 """Bytes that this process may still take."""
 PER_SAMPLE = 16 << 20

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,58 @@ import yaml
 from kuangchao_operator.local.processes import strays
 
 COMMAND = [sys.executable, "-m", "kuangchao_operator.cli.main", "run"]
-PATIENCE = 100.0
+PATIENCE = 400.0
+"""Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
+KILLER = """
+import os, signal, time
+from dataclasses import replace
+from pathlib import Path
+
+import torch.distributed as dist
+
+from kuangchao_worker.tasks.digits import digits
+
+def committed():
+    return any("step-20.att-1" in path.read_text() for path in Path("runs").glob("*/status.json"))
+
+def killer(args):
+    task, calls, mark = digits(args), 0, Path("killed")
+
+    def loss(module, batch):
+        nonlocal calls
+        calls += 1
+        if calls == 27 and dist.get_rank() == 1 and not mark.exists():
+            while not committed():
+                time.sleep(0.05)
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task.loss(module, batch)
+
+    return replace(task, loss=loss)
+"""
+"""Digits, of which rank 1 kills itself in step 27, when the checkpoint of step 20 is in the ledger. Once."""
+HELD = """
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from kuangchao_worker.tasks.digits import digits
+
+def held(args):
+    task, calls = digits(args), 0
+
+    def loss(module, batch):
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            Path("held").touch()
+            while not Path("go").exists():
+                time.sleep(0.02)
+        return task.loss(module, batch)
+
+    return replace(task, loss=loss)
+"""
+"""Digits that wait in step 6, which they tell by the file `held`, for the file `go`."""
 TOKEN = re.compile(rb"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.")
 """Header and payload of a JWT. Shorter patterns are met by chance in certificates and key ids."""
 
@@ -119,11 +169,6 @@ class Run:
             if words in line:
                 found.append(pid)
         return found
-
-    def kill(self, words: str) -> None:
-        """SIGKILL for the one process whose command line contains these words."""
-        (pid,) = self.pids(words)
-        os.kill(pid, signal.SIGKILL)
 
     def explain(self) -> str:
         """Logs, for messages."""

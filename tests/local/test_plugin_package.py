@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import manifest
+from tests.local.runs import KILLER, manifest
 from tests.wheel import ROOT, build_wheel, unpack
 
 TOPK = {"name": "compression", "options": {"method": "topk", "fraction": "0.02"}}
@@ -22,9 +22,8 @@ def test_a_job_with_the_plugin_goes_on_bit_for_bit_after_a_killed_rank(start, pa
     job = manifest("digits", plugins=[TOPK])
     undisturbed = start(job, packages=packages)
     assert undisturbed.end() == 0, undisturbed.err + undisturbed.explain()
-    disturbed = start(job, packages=packages)
-    disturbed.until(lambda: disturbed.steps() >= 25)
-    disturbed.kill("kuangchao_worker.rank rank=1")
+    killed = manifest("digits", task="mytask:killer", plugins=[TOPK])
+    disturbed = start(killed, packages=packages, files={"mytask.py": KILLER})
     assert disturbed.end() == 0, disturbed.err + disturbed.explain()
     assert (disturbed.result()["attempts"], disturbed.result()["restarts"]) == (2, 1)
     assert len(undisturbed.curve()) == 60

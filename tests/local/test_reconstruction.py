@@ -9,48 +9,19 @@ from typing import Any
 from kuangchao_contracts.tokens import parse_claims, parse_strict
 from kuangchao_contracts.wire import TokenBundle
 from kuangchao_worker.pod.revocations import Revocations, write_revocations
-from tests.local.runs import Run, manifest
+from tests.local.runs import HELD, KILLER, PATIENCE, Run, manifest
 
 AUDIT = [sys.executable, "-m", "kuangchao_operator.cli.main", "audit"]
 
 
 def audit(*arguments: str, code: int = 0) -> dict[str, Any]:
-    found = subprocess.run([*AUDIT, *arguments, "-o", "json"], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([*AUDIT, *arguments, "-o", "json"], capture_output=True, text=True, timeout=PATIENCE)
     assert found.returncode == code, found.stdout + found.stderr
     return dict(json.loads(found.stdout))
 
 
 def parts(answer: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [entry for entry in answer["timeline"] if entry["kind"] == kind]
-
-
-KILLER = """
-import os, signal, time
-from dataclasses import replace
-from pathlib import Path
-
-import torch.distributed as dist
-
-from kuangchao_worker.tasks.digits import digits
-
-def committed():
-    return any("step-20.att-1" in path.read_text() for path in Path("runs").glob("*/status.json"))
-
-def killer(args):
-    task, calls, mark = digits(args), 0, Path("killed")
-
-    def loss(module, batch):
-        nonlocal calls
-        calls += 1
-        if calls == 27 and dist.get_rank() == 1 and not mark.exists():
-            while not committed():
-                time.sleep(0.05)
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return task.loss(module, batch)
-
-    return replace(task, loss=loss)
-"""
 
 
 def test_a_run_with_a_killed_rank_is_put_in_order(start) -> None:
@@ -82,7 +53,9 @@ def one_flipped_byte_is_found(run: Run) -> None:
     assert audit("job", "--run", str(run.directory))["ok"]
     (day,) = run.directory.glob("audit/audit-*.sqlite")
     flip(day, day.read_bytes().index(b'"op":"execution.launch"') + 8)
-    found = subprocess.run([*AUDIT, "job", "--run", str(run.directory)], capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [*AUDIT, "job", "--run", str(run.directory)], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert found.returncode == 1
     assert "audit store: " in found.stderr
 
@@ -95,13 +68,16 @@ def flip(path: Path, place: int) -> None:
 
 def test_a_call_refused_inside_a_rank_is_a_record_of_the_store(start) -> None:
     """Its token is taken back: the rank ends, the next attempt has other tokens, and the store says what happened."""
-    run = start(manifest("digits", steps=400))
-    run.until(lambda: run.steps() >= 5)
+    # without saves in between there is one call that the token is for
+    seldom = {"everySteps": 1000, "storage": {"claimName": "c"}}
+    run = start(manifest("digits", task="mytask:held", steps=400, checkpoint=seldom), files={"mytask.py": HELD})
+    run.until((run.folder / "held").exists)
     (bundle,) = run.temporary.glob("kuangchao-run-*/tokens/*-1/bundle.json")
     token = TokenBundle.model_validate_json(bundle.read_bytes()).tokens["rank/kc:state"]
     jti = parse_claims(parse_strict(token)[1]).jti
     (pod,) = run.directory.glob("pods/*-1/run")
     write_revocations(pod, Revocations(tokens=frozenset({jti})))
+    (run.folder / "go").touch()
     assert run.end() == 0, run.err + run.explain()
     assert run.result()["attempts"] == 2
     answer = audit("job", "--run", str(run.directory))

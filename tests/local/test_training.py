@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.local.runs import manifest
+from tests.local.runs import HELD, KILLER, manifest
 
 EXAMPLE = Path(__file__).parents[2] / "examples/digits.yaml"
 
@@ -27,9 +27,7 @@ def test_the_example_learns_digits(start) -> None:
 def test_a_killed_rank_leaves_the_curve_unchanged(start) -> None:
     undisturbed = start(manifest("digits"))
     assert undisturbed.end() == 0, undisturbed.err + undisturbed.explain()
-    disturbed = start(manifest("digits", training={"globalBatch": 64, "steps": 60, "seed": 7}))
-    disturbed.until(lambda: disturbed.steps() >= 25)
-    disturbed.kill("kuangchao_worker.rank rank=1")
+    disturbed = start(manifest("digits", task="mytask:killer"), files={"mytask.py": KILLER})
     assert disturbed.end() == 0, disturbed.err + disturbed.explain()
     result = disturbed.result()
     assert (result["attempts"], result["restarts"]) == (2, 1)
@@ -42,11 +40,13 @@ def test_a_killed_rank_leaves_the_curve_unchanged(start) -> None:
 
 def test_an_agent_that_is_told_to_end_saves_with_its_gang_and_no_step_is_lost(start) -> None:
     """What the kubelet does to an evicted pod."""
-    run = start(manifest("digits", steps=400, checkpoint={"everySteps": 1000, "storage": {"claimName": "c"}},
-                         fault={"maxRestarts": 0}))  # fmt: skip
-    run.until(lambda: run.steps() >= 5)
+    job = manifest("digits", task="mytask:held", steps=400, fault={"maxRestarts": 0},
+                   checkpoint={"everySteps": 1000, "storage": {"claimName": "c"}})  # fmt: skip
+    run = start(job, files={"mytask.py": HELD})
+    run.until((run.folder / "held").exists)
     (pid,) = (p for p in run.pids("kuangchao_worker.agent") if b"KUANGCHAO_POD_INDEX=1" in environment(p))
     os.kill(pid, signal.SIGTERM)
+    (run.folder / "go").touch()
     assert run.end() == 0, run.err + run.explain()
     result = run.result()
     assert (result["phase"], result["attempts"], result["failure"]["reason"]) == ("Complete", 2, "Evicted")

@@ -25,7 +25,7 @@ from kuangchao_operator.local.pool import NODE
 from kuangchao_operator.local.processes import MARK, Child
 from kuangchao_operator.local.rundir import RunDirectory, replace_file
 
-MAX_GRACE_SECONDS: Final = 15
+MAX_GRACE_SECONDS: Final = 60
 """People who wait at a terminal are not kept longer than this, whatever the pod template says."""
 FALLBACK_BYTES: Final = 2_048
 HOST: Final = "127.0.0.1"

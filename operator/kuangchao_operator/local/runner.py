@@ -36,8 +36,9 @@ from kuangchao_operator.shell.actions import Actions
 from kuangchao_operator.shell.fencing import ended, holds
 from kuangchao_operator.shell.loop import JobKey, JobLoop, LoopPorts
 
-INTERRUPT_SECONDS: Final = 20.0
-"""How long an interrupted job may take to save and end before its processes are killed."""
+INTERRUPT_SECONDS: Final = 90.0
+"""How long an interrupted job may take to save and end before its processes are killed. Who will not wait so long for a
+busy machine interrupts it once more."""
 LOOK_SECONDS: Final = 1.0
 """How often progress is looked at: a terminal is livelier than an API server needs to be."""
 log = logging.getLogger(__name__)
