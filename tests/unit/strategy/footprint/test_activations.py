@@ -136,3 +136,13 @@ def test_more_ranks_never_keep_more_and_more_tokens_never_less(wish: Setting) ->
     assert kept(wider) <= kept(wish)
     assert kept(context) <= kept(wish)
     assert kept(more) > kept(wish)
+
+
+def test_workers_of_ours_keep_the_keys_and_values_of_whole_sequences() -> None:
+    """Of Llama 3 8B a context rank of two keeps half of all else, and as many keys and values as one rank."""
+    for backend, more in (("kuangchao", 1), ("torchtitan", 0)):
+        alone = setting(LLAMA_8B, layout=Layout(data=2), backend=backend)
+        halves = replace(alone, layout=Layout(context=2))
+        permille = CALIBRATION.backends[backend].activation_permille
+        keys_and_values = 2 * 1024 * 2 * halves.tokens
+        assert 1000 * (2 * kept(halves) - kept(alone)) == pytest.approx(2 * more * permille * keys_and_values, abs=4000)

@@ -106,10 +106,11 @@ def _attention(setting: Setting, backend: Backend) -> tuple[Tensor, ...]:
     element, linear = backend.element[setting.precision], backend.linear_input[setting.precision]
     latent = Recomputed.LATENT if model.latent_attention is not None else None
     fp8_copy = linear if linear < element else 0
+    sequences = setting.layout.context if backend.gathers_keys else 1
     return (
         Tensor("queries", element * width.query, tensor, latent, by_operator=True),
-        Tensor("keys", element * width.key, tensor, latent),
-        Tensor("values", element * width.value, tensor, latent, by_operator=True),
+        Tensor("keys", element * width.key * sequences, tensor, latent),
+        Tensor("values", element * width.value * sequences, tensor, latent, by_operator=True),
         Tensor("attention output", element * out, tensor, None, by_operator=True),
         *((Tensor("attention output in fp8", fp8_copy * out, tensor, None),) if fp8_copy else ()),
         *_latent(setting, backend),

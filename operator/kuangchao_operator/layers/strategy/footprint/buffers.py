@@ -91,7 +91,8 @@ def communication_bytes(setting: Setting, backend: Backend) -> int:
         total += hidden * layout.tensor * backend.sequence_buffers
     if layout.context > 1:
         width = heads(setting.model)
-        total += -(-2 * setting.tokens * (width.key + width.value) * element // layout.tensor)
+        tokens = setting.tokens * (layout.context if backend.gathers_keys else 1)
+        total += -(-2 * tokens * (width.key + width.value) * element // layout.tensor)
     if setting.model.experts is not None and layout.expert > 1:
         total += 2 * hidden * setting.model.experts.per_token
     return total

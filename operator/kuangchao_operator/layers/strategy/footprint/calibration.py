@@ -68,6 +68,8 @@ class Backend(Contract):
     reduced_bytes: Small = 0
     keeps_gathered_in_pipeline: bool = False
     """Whether a stage of a pipeline keeps its parameters whole between micro-batches under full sharding."""
+    gathers_keys: bool = False
+    """Whether each context rank keeps the keys and values of whole sequences; else those of its own tokens."""
     accumulated_bytes: Small = 0
     """For each parameter: whole gradients that stay while micro-batches accumulate under sharded gradients."""
     sequence_buffers: Small = 1
