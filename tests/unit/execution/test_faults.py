@@ -251,6 +251,29 @@ def test_hang_by_policy(action: HangAction, assessed: bool) -> None:
         assert (world.reason(), world.holds(C.READY)) == (Reason.HUNG, True)
 
 
+def test_steps_that_nobody_could_hear_of_are_no_hang() -> None:
+    """An operator that was away for longer than hangSeconds finds its old word on the progress in the status."""
+    world = World(make_job(training={"steps": 1000})).run(step=10)
+    world.pass_time(10)
+    world.beat(20)
+    world.settle()
+    world.agents.clear()
+    world.pass_time(700)
+    world.started = world.now
+    world.settle()
+    world.beat(500)
+    world.settle()
+    assert not world.assessed
+    assert world.status.progress is not None
+    assert world.status.progress.step == 500
+    world.pass_time(599)
+    world.settle()
+    assert not world.assessed
+    world.pass_time(1)
+    world.turn()
+    assert world.assessed[0].report.reason is Reason.HUNG, "from then on it counts"
+
+
 def test_new_pods_only_when_every_old_one_is_gone_and_the_whole_gang_fits() -> None:
     """volcano-sh/volcano#2462, kubeflow/trainer#2000."""
     world = World(make_job(count=4), make_pool({"a": 2, "b": 2})).run()

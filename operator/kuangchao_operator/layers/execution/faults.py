@@ -353,6 +353,8 @@ def hang(snapshot: JobSnapshot, gang: Gang) -> str:
     progress, script = status.progress, snapshot.job.spec.task is None
     if script and progress is None:
         return ""
+    if progress is not None and gang.step > progress.step:
+        return ""  # what is stored may be as old as an outage of ours
     last = progress.updated_at if progress else None
     stepped = last is not None and last > status.attempt_time
     base = last if stepped and last else status.attempt_time
