@@ -140,7 +140,7 @@ class World:
 
     def session(self) -> aiohttp.ClientSession:
         tls = ssl.create_default_context(cafile=self.directory / "ca.crt")
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), timeout=aiohttp.ClientTimeout(total=20))
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), timeout=aiohttp.ClientTimeout(total=100))
 
     async def post(
         self, op: str, token: str | None, body: Any, headers: list[tuple[str, str]] | None = None

@@ -36,7 +36,7 @@ class CountingIssuer:
         """Not of interest here."""
 
     async def was_asked(self, times: int) -> None:
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(100), self._changed:
             await self._changed.wait_for(lambda: self.asked >= times)
         for _ in range(10):  # whatever follows of itself
             await asyncio.sleep(0)

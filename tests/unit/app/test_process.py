@@ -173,7 +173,7 @@ async def test_a_signal_ends_a_start_that_waits() -> None:
     begun = asyncio.ensure_future(process._unless_told_to_end(start()))
     await waiting.wait()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert not await asyncio.wait_for(begun, 10)
+    assert not await asyncio.wait_for(begun, 100)
 
 
 async def test_without_a_record_nothing_begins_and_it_is_said_why(

@@ -91,7 +91,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the writer look at its volume until it has seen what it should."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             while not condition():
                 self.moment.now += sink_module.POLL_SECONDS
                 self.sink._wake.set()
@@ -111,11 +111,11 @@ def volume(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting takes root")
     path = tmp_path / "volume"
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "audit", path], timeout=10, check=False)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "audit", path], timeout=100, check=False)
     if done.returncode != 0:
         pytest.skip("this machine does not let us mount")
     yield path
-    subprocess.run(["umount", "--lazy", path], timeout=10, check=True)
+    subprocess.run(["umount", "--lazy", path], timeout=100, check=True)
 
 
 def fill(volume: Path, leave: int) -> Path:
@@ -162,12 +162,12 @@ async def test_a_volume_without_a_byte_left(volume: Path) -> None:
 
 
 async def test_a_read_only_volume_cannot_be_started_on(volume: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", volume], timeout=10, check=True)
+    subprocess.run(["mount", "-o", "remount,ro", volume], timeout=100, check=True)
     world = World(volume)
     with pytest.raises(e.AuditUnavailableError):
         await started(world)
     await world.refused()
-    subprocess.run(["mount", "-o", "remount,rw", volume], timeout=10, check=True)
+    subprocess.run(["mount", "-o", "remount,rw", volume], timeout=100, check=True)
     await started(world)
     await world.act()
     await world.sink.close()

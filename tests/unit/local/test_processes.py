@@ -50,7 +50,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
     """Wait on a thread, so that the event loop reaps processes meanwhile."""
 
     def wait() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.01)

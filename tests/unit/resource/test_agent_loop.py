@@ -171,7 +171,7 @@ async def test_a_generation_that_another_agent_took_is_followed() -> None:
     before = cluster.looks
     stop = asyncio.Event()
     running = asyncio.create_task(one.run(stop, interval=0.001))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while 3 not in cluster.objects:
             cluster.asked.clear()
             await cluster.asked.wait()
@@ -188,7 +188,7 @@ async def test_the_loop_outlives_the_api_server_and_stops_when_told() -> None:
     running = asyncio.create_task(agent(cluster).run(stop, interval=0.001))
     await asyncio.sleep(0)
     cluster.down = False
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(100):
         while not cluster.objects:
             cluster.asked.clear()
             await cluster.asked.wait()

@@ -321,7 +321,7 @@ async def test_the_service_leaves_the_event_loop_free_and_answers_equal_requests
     class Waits(Planner):
         def plan(self, wish: PlanRequest) -> PlanOutcome:
             asked.append(wish)
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=10)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(timeout=100)
             return super().plan(wish)
 
     service = StrategyService(Waits())
@@ -337,7 +337,7 @@ async def test_what_is_known_already_waits_for_no_search() -> None:
         def plan(self, wish: PlanRequest) -> PlanOutcome:
             if wish.devices == 8:
                 searching.set()
-                assert go_on.wait(timeout=10)
+                assert go_on.wait(timeout=100)
             return super().plan(wish)
 
     service = StrategyService(Slow())
@@ -345,7 +345,7 @@ async def test_what_is_known_already_waits_for_no_search() -> None:
     search = asyncio.create_task(service.plan(CAPABILITY, request(devices=8)))
     try:
         assert await asyncio.to_thread(searching.wait, 10)
-        assert await asyncio.wait_for(service.plan(CAPABILITY, request()), timeout=10) == known
+        assert await asyncio.wait_for(service.plan(CAPABILITY, request()), timeout=100) == known
         assert not search.done()
     finally:
         go_on.set()
