@@ -41,7 +41,7 @@ class Loopback:
 
     def get(self, path: str, query: Mapping[str, str]) -> Any:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}?{urlencode(query)}", timeout=100) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}?{urlencode(query)}", timeout=99) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             raise to_error(error.code, ErrorReply.model_validate_json(error.read())) from None
