@@ -91,6 +91,8 @@ def _ranks(plan: ParallelPlan) -> Iterator[list[Connection]]:
     """Processes that wait to build, by rank."""
     # ranks that wait for the others look up each second, and torch would write of each time, as it does not in a pod
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # torch's store asks DNS for the names of its clients, and answers nobody while it waits: 5 s, where DNS is lame
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     pipes, members = [], []

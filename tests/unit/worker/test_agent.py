@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -25,6 +26,8 @@ from kuangchao_contracts.wire import to_reply
 from kuangchao_worker.agent import termination, volume
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import places, torchrun_environment
+from kuangchao_worker.agent.forge import Forge
+from kuangchao_worker.agent.loop import Agent
 from kuangchao_worker.agent.monitor import Monitor
 from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import RankView
@@ -142,6 +145,21 @@ def test_a_port_that_is_taken_is_passed_over_and_none_at_all_is_an_error(monkeyp
         opened = open_store(1)
     assert opened.port != port
     opened.close()
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "timeout:1 attempts:1"), ({"RES_OPTIONS": "ndots:2"}, "ndots:2")])
+async def test_a_lame_dns_does_not_stop_the_store_for_long(given: dict[str, str], expected: str) -> None:
+    """It asks for the names of its clients, one after the other, and answers none of them meanwhile."""
+    seen: list[dict[str, str]] = []
+
+    class Forged:
+        async def store(self, attempt: int, environment: dict[str, str]) -> None:
+            seen.append(environment)
+
+    agent = Agent(Settings.from_environment(ENVIRONMENT), {"PATH": "/bin", **given})
+    await agent._open_store(cast("Forge", Forged()), 1)
+    assert seen[0]["RES_OPTIONS"] == expected
+    assert seen[0]["PATH"] == "/bin"
 
 
 # ---- network

@@ -32,6 +32,10 @@ from kuangchao_worker.pod.tokens import TokenFile
 TOKEN_SECONDS: Final = 300.0
 FIRST_JOIN_PAUSE: Final = 0.2
 LONGEST_JOIN_PAUSE: Final = 2.0
+STORE_DEFAULTS: Final = {
+    # torch's store asks DNS for the names of its clients and answers nobody meanwhile: by default 5 s for each try
+    "RES_OPTIONS": "timeout:1 attempts:1",
+}
 log = logging.getLogger("kuangchao.agent")
 
 
@@ -126,7 +130,7 @@ class Agent:
 
     async def _open_store(self, forge: Forge, attempt: int) -> ForgedStore | AttemptStore:
         try:
-            return await forge.store(attempt, {**RANK_DEFAULTS, **self._environment})
+            return await forge.store(attempt, {**RANK_DEFAULTS, **STORE_DEFAULTS, **self._environment})
         except UnavailableError as error:
             log.warning("the store is served by the agent itself: %s", error)
             return await asyncio.to_thread(open_store, attempt)
