@@ -61,7 +61,8 @@ class Saved:
 
 
 def piece() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+    """Layers that end with a view of what they compute."""
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Unflatten(1, (2, 2)), nn.Flatten())
 
 
 def _most(seat: Seat, mesh: DeviceMesh, plan: ParallelPlan) -> int:

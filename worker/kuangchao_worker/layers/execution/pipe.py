@@ -32,6 +32,8 @@ STAGES: Final[dict[Schedule, type[Multiple]]] = {
     Schedule.ZERO_BUBBLE_V: ScheduleZBVZeroBubble,
 }
 """torch's schedules that take any number of stages on a rank."""
+APART: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
+"""Those in which torch takes the backward pass of a stage apart."""
 Loss = Callable[[torch.Tensor, int], torch.Tensor]
 """Loss of a micro-batch, from the last stage's output and the micro-batch's number."""
 
@@ -50,6 +52,9 @@ class PipeRunner:
         self.first, self.last = 0 in stages, count - 1 in stages
         group = mesh.get_group(PIPELINE)
         made = [PipelineStage(module, n, count, device, group=group) for n, module in stages.items()]
+        if plan.schedule in APART:
+            for module in stages.values():
+                module.register_forward_hook(_own)
         self._loss: Loss | None = None
         self._schedule = self._scheduled(plan.schedule, made)
         # torch hands a loss function its part of a target: here, which micro-batch it is
@@ -86,3 +91,8 @@ class PipeRunner:
         if self._loss is None:
             raise ValueError("a loss is asked for outside a step")
         return self._loss(output, int(number))
+
+
+def _own(module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
+    """What a stage gives, copied if it is a view: torch detaches it in place, which no view can take."""
+    return output.clone() if output._is_view() else output  # noqa: SLF001 - torch has no other name for it
