@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.cluster import eventually, get, items, kubectl
+from tests.e2e.cluster import PATIENCE, RELEASE_NAMESPACE, eventually, get, items, kc, kubectl
 from tests.e2e.conftest import NAMESPACE
 
 
@@ -67,10 +67,7 @@ def test_delete_in_any_state(apply, manifest, moment: str) -> None:
 
 
 def test_helm_test_passes(cluster) -> None:
-    from tests.e2e.cluster import RELEASE_NAMESPACE, kc
-
-    out = kc("helm", "test", "kuangchao", "-n", RELEASE_NAMESPACE)
+    out = kc("helm", "test", "kuangchao", "-n", RELEASE_NAMESPACE, "--timeout", f"{PATIENCE:.0f}s")
     assert "Succeeded" in out
-    assert "False" not in kubectl(
-        "get", "rpool", "-o", "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
-    )
+    ready = "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
+    eventually(lambda: "False" not in kubectl("get", "rpool", "-o", ready), "all pools are ready")
