@@ -14,7 +14,7 @@ NUMBERED = re.compile(r"^T(\d+)[:.]")
 
 
 def test_every_threat_has_a_row() -> None:
-    assert list(ROWS) == list(range(1, 25))
+    assert list(ROWS) == list(range(1, 26))
 
 
 def test_every_defence_is_code_that_exists() -> None:

@@ -33,6 +33,9 @@ MAX_NAMES: Final = 24
 MAX_NUMBER: Final = 2**53
 """The largest number that the status of a job can hold."""
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,47}")
+SECTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
+TRAIN: Final = "train"
+EVALUATE: Final = "evaluate"
 RESERVED: Final = frozenset({"step", "total"})
 log = logging.getLogger("kuangchao.report")
 
@@ -54,7 +57,19 @@ class Report:
         said: dict[str, int] = {"step": _whole("step", step, 0)}
         if total is not None:
             said["total"] = _whole("total", total, 1)
-        self._say(said, _texts(metrics))
+        self._say(said, _texts(metrics), TRAIN)
+
+    def section(self, name: str) -> None:
+        """What follows is no training step but `name`: an evaluation, a checkpoint, an export.
+
+        Until the next `progress` the job is watched with the patience of `fault.firstStepSeconds` instead of
+        `hangSeconds`. Said at once. Raises InvalidInputError for what cannot be a name.
+        """
+        if SECTION.fullmatch(name) is None:
+            raise InvalidInputError(
+                "section", name, "a section is named by a letter and up to 31 of A-Za-z0-9_.-", EVALUATE
+            )
+        self._say({}, {}, name)
 
     def metrics(self, **metrics: SupportsFloat) -> None:
         """Metrics between steps; they show once a step has been reported. Raises InvalidInputError as `progress`."""
@@ -72,14 +87,14 @@ class Report:
         """As `progress`: the form of the first release."""
         self.progress(step, total, **metrics)
 
-    def _say(self, said: Mapping[str, int], texts: Mapping[str, str]) -> None:
+    def _say(self, said: Mapping[str, int], texts: Mapping[str, str], section: str | None = None) -> None:
         path, rank = self._environment.get(SOCKET_VARIABLE), self._environment.get("RANK", "0")
         if not path:
             return
         if self._sender is None or self._sender.speaker != (path, rank):
             self._sender = Sender(path, rank, self._clock)
             atexit.register(self._sender.close)
-        self._sender.say(said, texts)
+        self._sender.say(said, texts, section)
 
 
 class Sender:
@@ -92,18 +107,21 @@ class Sender:
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, str] = {}
         self._names: set[str] = set()
+        self._section = TRAIN
         self._last, self._unsaid, self._ended, self._warned = -REPORT_SECONDS, False, False, False
 
-    def say(self, numbers: Mapping[str, int], texts: Mapping[str, str]) -> None:
-        """Note it, and send what is noted if it is time, or if this is the last step."""
+    def say(self, numbers: Mapping[str, int], texts: Mapping[str, str], section: str | None = None) -> None:
+        """Note it, and send what is noted if it is time, if this is the last step, or if another section begins."""
         if not self._lock.acquire(timeout=CONTENTION_SECONDS):
             return
         try:
             self._numbers |= numbers
             self._texts |= self._known(texts)
             self._unsaid = True
+            entered = section is not None and section != self._section
+            self._section = section or self._section
             at_end = 0 < self._numbers.get("total", 0) <= self._numbers.get("step", 0)
-            if (at_end and not self._ended) or self._clock() - self._last >= REPORT_SECONDS:
+            if entered or (at_end and not self._ended) or self._clock() - self._last >= REPORT_SECONDS:
                 self._last, self._ended = self._clock(), at_end
                 self._send(0.0)
         finally:
@@ -131,7 +149,7 @@ class Sender:
         if self._socket is None or not self._unsaid:
             return
         path, rank = self.speaker
-        message = {"rank": int(rank), "section": "train", **self._numbers, "metrics": self._texts}
+        message = {"rank": int(rank), "section": self._section, **self._numbers, "metrics": self._texts}
         self._socket.settimeout(patience)
         try:
             self._socket.sendto(json.dumps(message).encode(), path)

@@ -36,6 +36,47 @@ def test_script_hangs_only_by_its_own_word(steps: tuple[int, ...], total: int | 
         assert world.assessed[0].report.reason is Reason.HUNG
 
 
+@pytest.mark.parametrize(("quiet", "hung"), [(599, False), (600, True)])
+def test_what_a_script_calls_no_training_has_more_time(quiet: int, hung: bool) -> None:
+    world = make_script().run(step=0)
+    world.pass_time(30)
+    world.beat(5)
+    world.settle()
+    world.beat(5, section="evaluate")
+    world.pass_time(quiet)
+    world.beat(5, section="evaluate")
+    world.settle()
+    assert bool(world.assessed) is hung
+
+
+def test_the_next_step_ends_that() -> None:
+    world = make_script().run(step=0)
+    world.pass_time(30)
+    world.beat(5)
+    world.settle()
+    world.beat(5, section="export")
+    world.pass_time(300)
+    world.beat(6, section="train")
+    world.settle()
+    assert not world.assessed
+    world.pass_time(60)
+    world.beat(6, section="train")
+    world.settle()
+    assert world.assessed[0].report.reason is Reason.HUNG
+
+
+@pytest.mark.parametrize(("section", "hung"), [("evaluate", False), ("checkpoint", True), ("train", True)])
+def test_a_task_that_evaluates_after_its_last_step_is_not_hung(section: str, hung: bool) -> None:
+    world = World(make_job(fault=FaultPolicy(hang_seconds=60, first_step_seconds=600))).run(step=0)
+    world.pass_time(30)
+    world.beat(5)
+    world.settle()
+    world.pass_time(100)
+    world.beat(5, section=section)
+    world.settle()
+    assert bool(world.assessed) is hung
+
+
 def test_only_ranks_that_report_can_be_the_slow_ones() -> None:
     world = make_script().run(step=0)
     world.pass_time(30)

@@ -241,7 +241,8 @@ class World:
     def _rank(
         rank: int, step: int, state: RankState, code: int | None, extra: dict[str, Any], total: int | None
     ) -> RankReport:
-        known = RankReport(rank=rank, step=step, total_steps=total, state=state)
+        section = extra.get("section", "init")
+        known = RankReport(rank=rank, step=step, total_steps=total, state=state, section=section)
         return known if code is None else known.replace(state=RankState.EXITED, exit_code=code, **extra if code else {})
 
     # ---- the shell

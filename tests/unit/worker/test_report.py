@@ -159,3 +159,21 @@ def test_import_needs_the_standard_library_only() -> None:
     environment = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_section_is_said_at_once_and_ends_with_the_next_step(told: Report, ear: Ear, clock: Clock) -> None:
+    told.progress(3)
+    told.section("evaluate")
+    told.metrics(accuracy=0.5)
+    clock.now += 2 * REPORT_SECONDS
+    told.metrics(accuracy=0.6)
+    told.progress(4)
+    assert [(m.step, m.section) for m in ear.heard()] == [
+        (3, "train"), (3, "evaluate"), (3, "evaluate"), (4, "train")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "1st", "an export", "x" * 33])
+def test_a_section_has_a_name(told: Report, name: str) -> None:
+    with pytest.raises(InvalidInputError, match="section"):
+        told.section(name)

@@ -17,8 +17,11 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]  # its package need
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """An optimizer step is done."""
-        del args, control
+        del args
         report.progress(state.global_step, state.max_steps if state.max_steps > 0 else None)
+        # neither makes a step, and both may take longer than a step ever should
+        if control.should_evaluate or control.should_save:
+            report.section("evaluate" if control.should_evaluate else "checkpoint")
 
     def on_log(
         self,

@@ -35,6 +35,12 @@ class ReportCallback(Callback):  # type: ignore[misc]  # its package need not be
         if step % max(1, trainer.log_every_n_steps) == 0 or step == self._total:
             report.metrics(**figures(trainer.callback_metrics))
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A validation begins: it makes no step, and may take longer than a step ever should."""
+        del pl_module
+        if not trainer.sanity_checking:
+            report.section("evaluate")
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A validation is done; the one before training proves nothing."""
         del pl_module

@@ -37,9 +37,22 @@ def kind_of(error: BaseException) -> str:
     return PeerLostError.code if distributed or broken else name
 
 
+def layer_of(error: BaseException) -> str:
+    """The layer whose turn it was, by name; algorithm for the task's own code, "" where it was none's."""
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        package, _, rest = frame.f_globals.get("__name__", "").partition(".")
+        if package == "kuangchao_worker" and rest.startswith("layers."):
+            found = rest.split(".")[1]
+        elif package == "kuangchao_worker" and rest.startswith(("rank.algorithm", "rank.stages", "tasks", "parallel")):
+            found = "algorithm"
+    return found
+
+
 def describe(error: BaseException, limit: int = 1_024) -> str:
-    """The message and where in the code it was raised, newest frames first to survive the cut."""
+    """The message, the layer, and where in the code it was raised, newest frames first to survive the cut."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     places = "; ".join(f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in reversed(frames))
     said = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
-    return said[: limit - 300] + f" (at {places})"[:300]
+    layer = layer_of(error)
+    return said[: limit - 300] + f" ({layer}{', ' if layer else ''}at {places})"[:300]

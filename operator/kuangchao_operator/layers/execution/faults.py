@@ -23,6 +23,9 @@ from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
 from kuangchao_operator.layers.execution.replan import estimate
 from kuangchao_operator.layers.execution.symptoms import DRAINED_EXIT, classify, peer_loss
 
+STEPPING: Final = frozenset({"init", "train"})
+"""Sections in which a script makes steps, or is about to; the name of any other is its own."""
+EVALUATE: Final = "evaluate"
 IMAGE_REASONS: Final = frozenset(
     {
         "ErrImagePull",
@@ -344,8 +347,8 @@ def ending(exit_code: int | None) -> str:
 def hang(snapshot: JobSnapshot, gang: Gang) -> str:
     """How long a running job has made no step, when that is too long; "" otherwise.
 
-    A script is judged only if it has ever reported a step, and more patiently once it has reported its last one: what
-    it does then (a last evaluation, an export) has no steps.
+    A script is judged only if it has ever reported a step, and more patiently once it has reported its last one or says
+    that it does something else: a last evaluation or an export has no steps. So is a task that evaluates.
     """
     status, policy = snapshot.job.status, snapshot.job.spec.fault
     if status is None or status.attempt_time is None or not gang.running:
@@ -359,7 +362,9 @@ def hang(snapshot: JobSnapshot, gang: Gang) -> str:
     stepped = last is not None and last > status.attempt_time
     base = last if stepped and last else status.attempt_time
     after_last = script and progress is not None and 0 < progress.total_steps <= progress.step
-    limit = policy.hang_seconds if stepped and not after_last else policy.first_step_seconds
+    sections = {report.section for report in gang.reports.values()}
+    resting = bool(sections - STEPPING) if script else EVALUATE in sections
+    limit = policy.hang_seconds if stepped and not after_last and not resting else policy.first_step_seconds
     return f"no step completed for {limit} s" if (snapshot.now - base).total_seconds() >= limit else ""
 
 
