@@ -307,7 +307,9 @@ def people(cluster: None) -> Iterator[None]:
 
 def may(user: str, verb: str) -> bool:
     """Whether RBAC lets somebody do something with jobs."""
-    return "yes" in kubectl("auth", "can-i", verb, "trainingjobs.kuangchao.io", "-n", NAMESPACE, f"--as={user}", check=False)
+    return "yes" in kubectl(
+        "auth", "can-i", verb, "trainingjobs.kuangchao.io", "-n", NAMESPACE, f"--as={user}", check=False
+    )
 
 
 def test_people_do_what_the_job_lets_them(people: None, apply: Callable[..., Job]) -> None:
