@@ -186,7 +186,7 @@ def test_silent_agent_is_lost_but_not_just_after_the_operator_started() -> None:
     fresh.settle()
     assert not fresh.assessed
     fresh.agents.clear()
-    fresh.pass_time(26)
+    fresh.pass_time(56)
     fresh.turn()
     assert fresh.assessed[0].report.reason is Reason.AGENT_LOST
 

@@ -151,4 +151,5 @@ def test_environment_of_agents() -> None:
     environment = agent_environment({"PATH": "/bin", "KUANGCHAO_GATE_URL": "http://elsewhere"}, made)
     assert environment == {"PATH": "/bin", "A": "1"}
     assert grace_seconds(made) == 3
-    assert grace_seconds(job()) == 15
+    assert grace_seconds(job()) == 30
+    assert grace_seconds(job(template={"terminationGracePeriodSeconds": 600})) == 60

@@ -8,8 +8,9 @@ PROGRESS_PERCENT: Final = 5
 """A jump of the percentage by this much is written at once."""
 AGENT_LOST: Final = 15.0
 """Agents send a heartbeat every second; one that is silent for this long is lost."""
-OPERATOR_GRACE: Final = 30.0
-"""When it begins to decide the operator knows no heartbeats; agents get this long to make themselves heard again."""
+OPERATOR_GRACE: Final = 60.0
+"""When it begins to decide the operator knows no heartbeats. Agents get this long to make themselves heard again: first
+it must be found ready, and their nodes must know where it is now."""
 REJOIN: Final = 90.0
 """An agent that is to join again says nothing until its pod has been shown the tokens of the new attempt. How soon that
 is depends on the kubelet; an agent that is dead beside a pod that lives can wait for it."""
