@@ -226,6 +226,10 @@ class NonFiniteLossError(KuangchaoError):
     """A loss is no number, so its gradients would spoil the weights; they are not applied."""
 
 
+class NonFiniteGradientsError(KuangchaoError):
+    """The norm of the gradients is no number, so they are not applied."""
+
+
 class DatasetEndedError(KuangchaoError):
     """A dataset has no sample at an index below its length."""
 

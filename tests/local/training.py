@@ -58,13 +58,15 @@ class Job:
     args: dict[str, str] = field(default_factory=lambda: dict(SMALL))
     steps: int = 6
     double: bool = True
+    precision: Precision = Precision.FP32
+    clip_norm: float | None = None
     seed: int = 3
     folder: Path | None = None
     every: int | None = None
     restore: CheckpointRef | None = None
 
     def made(self) -> Task:
-        task = load_task(self.task, self.args)
+        task = replace(load_task(self.task, self.args), clip_norm=self.clip_norm)
         return doubled(task) if self.double else task
 
     def assignment(self, seat: Seat) -> Assignment:
@@ -121,7 +123,7 @@ def train(gang: Gang, job: Job) -> Trained:
 def _train(seat: Seat, job: Job) -> Trained:
     task, plan = job.made(), job.plan
     require_runnable(plan, task.rules)
-    parameters = make_parameters(task, CPU, job.seed, plan)
+    parameters = make_parameters(task, CPU, job.seed, plan, job.precision)
     topology = TopologyService(plan.hash, seat.attempt)
     topology.build(seat.capability, seat.request(plan))
     agreement = Agreement(CPU, plan.pipeline)
@@ -149,7 +151,7 @@ def _train(seat: Seat, job: Job) -> Trained:
         report=lambda *_: None,
         algorithm=TaskAlgorithm(
             task, parameters, rank=seat.rank, device=CPU, accumulation=plan.accumulation_steps,
-            precision=Precision.FP32, pipe=make_pipe(parameters, topology.mesh, plan, CPU),
+            precision=job.precision, pipe=make_pipe(parameters, topology.mesh, plan, CPU),
             groups=make_groups(topology),
         ),
         batches=make_batches(task, plan, job.assignment(seat)),

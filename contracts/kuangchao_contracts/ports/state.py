@@ -43,11 +43,17 @@ class SubmitGradients(Contract):
 
 
 class StepResult(Contract):
-    """What the update did: global gradient norm (decimal text) and parameter count."""
+    """What the update did: global gradient norm before clipping (decimal text) and parameter count.
+
+    Where the loss is scaled (fp16): the scale of the next step, and how many steps of the run were skipped for
+    gradients that were no numbers.
+    """
 
     step: Step
     gradient_norm: ShortText
     elements: Annotated[int, Field(ge=0)]
+    loss_scale: ShortText | None = None
+    skipped: Annotated[int, Field(ge=0)] | None = None
 
 
 class SaveRequest(Contract):

@@ -151,7 +151,7 @@ def test_whole_pods_only() -> None:
     assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 6")
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16-pure", "fp16-pure", "fp8"])
+@pytest.mark.parametrize("precision", ["bf16-pure", "fp16-pure", "fp8"])
 def test_a_precision_that_no_executor_can_run_is_refused_with_its_memory(precision: str) -> None:
     wish = request(model=MeasuredModel(parameters=10**6))
     half = wish.replace(training=TrainingSpec(global_batch=32, precision=precision))
@@ -159,6 +159,14 @@ def test_a_precision_that_no_executor_can_run_is_refused_with_its_memory(precisi
     assert (why.field, why.value, why.nearest) == ("training.precision", precision, "bf16")
     assert why.memory[0].parameters_bytes == 2 * 10**6
     assert plan(half.replace(managed=False)).plan is not None, "a command has its own executor"
+
+
+def test_fp16_is_planned_as_bf16_is() -> None:
+    wish = request(model=MeasuredModel(parameters=10**6))
+    planned = [wish.replace(training=TrainingSpec(global_batch=32, precision=p)) for p in ("fp16", "bf16")]
+    fp16, bf16 = (plan(one).plan for one in planned)
+    assert fp16 is not None and bf16 is not None
+    assert fp16.memory[0].total_bytes == bf16.memory[0].total_bytes
 
 
 def test_an_empty_pool_is_said() -> None:

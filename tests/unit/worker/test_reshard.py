@@ -65,6 +65,13 @@ class Trainee:
         install(entries, self.module, self.optimizer, self.scheduler)
 
 
+def test_a_look_at_an_optimizer_that_has_not_stepped_is_no_step() -> None:
+    looked, other = Trainee(0, 0), Trainee(0, 0)
+    steps = [value for name, value in looked.entries().tensors.items() if name.endswith(".step")]
+    assert steps and all(float(step) == 0 for step in steps)
+    assert looked.train(3) == other.train(3)
+
+
 def test_what_is_saved_in_pieces_goes_on_bit_for_bit() -> None:
     one, other = Trainee(0, 2), Trainee(9, 0)
     files = payloads(one.entries(), Holders(None), 0, 2)

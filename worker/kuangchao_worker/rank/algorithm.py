@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
@@ -13,9 +13,24 @@ from kuangchao_worker.parallel.groups import Groups, divided_over
 from kuangchao_worker.rank.stages import loss_of, model_input, single
 from kuangchao_worker.tasks import Task
 
+COMPUTED_IN: Final = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+"""Formats that torch casts to where it is safe; parameters stay in fp32."""
+
+
+class Rule(Protocol):
+    """What state does with gradients, as far as the loss must know it."""
+
+    @property
+    def factor(self) -> float:
+        """What losses are multiplied by, so that gradients do not vanish."""
+
 
 class Store(Protocol):
     """What state gives to the user's code."""
+
+    @property
+    def rule(self) -> Rule:
+        """How gradients become an update."""
 
     def forward(self) -> nn.Module:
         """The module as it must be called."""
@@ -52,8 +67,6 @@ class TaskAlgorithm:
         pipe: Pipe | None = None,
         groups: Groups | None = None,
     ) -> None:
-        if precision is Precision.FP16:
-            raise InvalidInputError("training.precision", "fp16", "needs gradient scaling, which is not there", "bf16")
         self._task, self._store, self._rank, self._device = task, store, rank, device
         self._pipe, self._groups = pipe, groups or Groups()
         self._scale, self._precision = 1 / accumulation, precision
@@ -63,7 +76,8 @@ class TaskAlgorithm:
         with self._store.reduction(last=last), divided_over(self._groups):
             with self._autocast():
                 loss = single(self._task.loss(self._store.forward(), _to_device(batch, self._device)))
-            (loss if self._scale == 1 else loss * self._scale).backward()  # type: ignore[no-untyped-call]  # torch
+            factor = self._scale * self._store.rule.factor
+            (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]  # torch
         if self._groups.context is not None and not self._groups.attended:
             # its tokens never met those of other ranks: what it learns would be another model's
             raise InvalidInputError("task.rules.tokens", "given", "but the model calls no kuangchao_worker.parallel")
@@ -76,13 +90,15 @@ class TaskAlgorithm:
             raise ValueError("a plan without pipeline has no stages")
         on = [_to_device(batch, self._device) for batch in batches] if pipe.first or pipe.last else []
 
+        factor = self._scale * self._store.rule.factor
+
         def loss(output: torch.Tensor, number: int) -> torch.Tensor:
             with self._autocast():
-                return loss_of(self._task, output, on[number]) * self._scale
+                return loss_of(self._task, output, on[number]) * factor
 
         inputs = [model_input(self._task, batch) for batch in on] if pipe.first else []
         with divided_over(self._groups), self._autocast():
-            return sum(pipe.step(inputs, loss)) / self._scale
+            return sum(pipe.step(inputs, loss)) / factor
 
     def evaluate(self) -> dict[str, float]:
         """See Algorithm."""
@@ -95,9 +111,8 @@ class TaskAlgorithm:
             return self._task.evaluate(module)
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self._precision is Precision.BF16:
-            return torch.autocast(self._device.type, dtype=torch.bfloat16)
-        return nullcontext()
+        dtype = COMPUTED_IN.get(self._precision)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else nullcontext()
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

@@ -5,6 +5,7 @@ nothing can be put there.
 from typing import TYPE_CHECKING
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.plan import Precision
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.plugged import Call, PluggedStore
 from kuangchao_worker.plugins import Seat
@@ -30,5 +31,8 @@ def plugged(
             f" {plan.sharding.value}",
             "parallelism.data = devices.count and parallelism.sharding none",
         )
+    if assignment.launch.training.precision is Precision.FP16:
+        # a step that is skipped has left gradients that are no numbers in the plug-in's memory already
+        raise InvalidInputError("plugins", choice.name, "cannot stand beside a scaled loss: precision fp16", "bf16")
     plugin = find(choice, Seat(assignment.rank, plan.world_size, assignment.launch.training.seed))
     return PluggedStore(store, plugin, call), plugin

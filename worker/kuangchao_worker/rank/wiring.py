@@ -14,7 +14,7 @@ from kuangchao_contracts.base import canonical_json
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile
-from kuangchao_contracts.plan import Axis, ParallelPlan, Recompute
+from kuangchao_contracts.plan import Axis, ParallelPlan, Precision, Recompute
 from kuangchao_contracts.ports.base import Port
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
@@ -29,6 +29,7 @@ from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.service import StateService
+from kuangchao_worker.layers.state.update import LossScale, UpdateRule
 from kuangchao_worker.layers.topology.guard import LinkGuard
 from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.parallel.groups import Groups
@@ -78,7 +79,8 @@ def _train(
     device = prepare(assignment)
     task = load_task(assignment.launch.task or "", assignment.launch.task_args)
     require_runnable(assignment.launch.plan, task.rules)
-    store = make_parameters(task, device, assignment.launch.training.seed, assignment.launch.plan)
+    training = assignment.launch.training
+    store = make_parameters(task, device, training.seed, assignment.launch.plan, training.precision)
     parameters, plugins = between(store, assignment, authority)
     state = make_state(assignment, parameters, channel, oplog)
     plan = assignment.launch.plan
@@ -160,8 +162,11 @@ def prepare(assignment: Assignment) -> torch.device:
     return torch.device("cuda", assignment.local_rank)
 
 
-def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelPlan) -> "ParameterStore | ShardedStore":
+def make_parameters(
+    task: Task, device: torch.device, seed: int, plan: ParallelPlan, precision: Precision = Precision.FP32
+) -> "ParameterStore | ShardedStore":
     """Module, optimizer and schedule, with the same first weights on every rank."""
+    rule = UpdateRule(task.clip_norm, LossScale() if precision is Precision.FP16 else None)
     rng.seed_all(seed)
     module = task.model().to(device)
     if plan.recompute is not Recompute.NONE:
@@ -173,9 +178,9 @@ def make_parameters(task: Task, device: torch.device, seed: int, plan: ParallelP
         # most of a second of imports, for those only whose plan splits the model
         from kuangchao_worker.layers.state.sharded import ShardedStore
 
-        return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan)
+        return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan, rule)
     optimizer = task.optimizer(module.parameters())
-    return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None)
+    return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None, rule)
 
 
 def between(

@@ -43,6 +43,8 @@ class Task:
     collate: Callable[[list[Any]], Batch] = default_collate
     rules: ParallelRules = NO_RULES
     """How the model may be split; an `nn.Sequential` needs none to be cut between its members."""
+    clip_norm: float | None = None
+    """Gradients whose norm over the whole model is larger are scaled down to it; None: they are not."""
     describes: ModelDescriptor | None = None
     """The model in the planner's terms, for `kuangchao describe-model`; measured where it is not given."""
 

@@ -19,7 +19,6 @@ from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, close
 from kuangchao_operator.layers.strategy.shown import as_written
 
 _NOT_BUILT_PRECISIONS = {
-    Precision.FP16: "does not scale gradients",
     Precision.BF16_PURE: "keeps parameters in fp32",
     Precision.FP16_PURE: "keeps parameters in fp32",
     Precision.FP8: "has no fp8 kernels",

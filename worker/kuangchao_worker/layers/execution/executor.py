@@ -174,6 +174,8 @@ class Executor:
         self.metrics = {"loss": f"{loss:.10g}"}
         if isinstance(result, StepResult):
             self.metrics["gradientNorm"] = result.gradient_norm
+            if result.loss_scale is not None:
+                self.metrics |= {"lossScale": result.loss_scale, "skippedSteps": str(result.skipped)}
         self.metrics |= self._meter.after_step()
         self.report(self.context.step, self.context.section, self.metrics)
 

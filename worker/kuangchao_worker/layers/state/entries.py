@@ -60,7 +60,13 @@ def collect(module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | No
     """Everything by name. An optimizer that has made no step yet gets its states, with zeros."""
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {} if scheduler is None else {SCHEDULER: scheduler.state_dict()}
+    fresh = not optimizer.state
     optimizer_state = get_optimizer_state_dict(module, optimizer, options=FLAT)
+    if fresh:
+        # torch makes the states by a step with nothing, which is none of the run's
+        for state in optimizer.state.values():
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"].zero_()
     for name, value in (*_prefixed(MODULE, get_model_state_dict(module)), *_prefixed(OPTIMIZER, optimizer_state)):
         if isinstance(value, torch.Tensor):
             tensors[name] = value

@@ -16,13 +16,16 @@ from torch.optim.lr_scheduler import LRScheduler
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
+from kuangchao_worker.layers.state.update import UpdateRule
 
 
 class ParameterStore:
     """Owns module, optimizer and schedule."""
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
-        self.module = module
+    def __init__(
+        self, module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None, rule: UpdateRule | None = None
+    ) -> None:
+        self.module, self.rule = module, rule or UpdateRule()
         self._optimizer, self._scheduler = optimizer, scheduler
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self.elements = sum(p.numel() for p in self._parameters)
@@ -55,11 +58,7 @@ class ParameterStore:
         """Update the parameters from the reduced gradients, clear them, and return their global norm."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = float(nn.utils.get_total_norm(gradients)) if gradients else 0.0
-        self._optimizer.step()
-        if self._scheduler is not None:
-            self._scheduler.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return norm
+        return self.rule.carry_out(norm, gradients, self._optimizer, self._scheduler)
 
     def payloads(self, rank: int, step: int) -> dict[str, Any]:
         """Files of this rank in a checkpoint: all is equal on every rank, so rank 0 writes for all."""

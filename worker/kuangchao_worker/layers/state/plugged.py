@@ -50,7 +50,7 @@ class PluggedStore:
 
     def __init__(self, store: ParameterStore, plugin: Plugin, call: Call) -> None:
         self._store, self._plugin, self._call = store, plugin, call
-        self.module, self.elements = store.module, store.elements
+        self.module, self.elements, self.rule = store.module, store.elements, store.rule
         self._names = {id(p): name for name, p in store.module.named_parameters() if p.requires_grad}
         self._step = 0
         self._world = 1

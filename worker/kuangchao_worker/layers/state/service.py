@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from kuangchao_contracts.capability import Capability
-from kuangchao_contracts.errors import StepOrderError, StorageError
+from kuangchao_contracts.errors import NonFiniteGradientsError, StepOrderError, StorageError
 from kuangchao_contracts.oplogfile import Pinned
 from kuangchao_contracts.ports.state import (
     RestoreRequest,
@@ -21,6 +21,7 @@ from kuangchao_contracts.run import Ack
 from kuangchao_worker.layers.state import files, rng
 from kuangchao_worker.layers.state.seal import Owned, Seal, WriteLease
 from kuangchao_worker.layers.state.source import Source, rank_file
+from kuangchao_worker.layers.state.update import UpdateRule
 
 SNAPSHOT_STEPS: Final = 10
 """A read sees the weights as they were at the newest snapshot, which is renewed when it is that many steps old."""
@@ -30,6 +31,7 @@ class Store(Protocol):
     """How state keeps the parameters: whole on each rank, or in pieces."""
 
     elements: int
+    rule: UpdateRule
 
     def apply(self) -> float:
         """Update from the gradients; their norm over the whole model."""
@@ -91,15 +93,31 @@ class StateService(StateRank):
         if request.step_id != self._step + 1:
             raise StepOrderError(f"step_id={request.step_id}: the next step is {self._step + 1}")
         with self._write("submit_gradients", request.step_id):
-            norm = self._store.apply()
+            norm = self._applied(request.step_id)
         self._step = request.step_id
-        return StepResult(step=self._step, gradient_norm=f"{norm:.6g}", elements=self._store.elements)
+        return self._result(norm)
+
+    def _applied(self, step: int) -> float:
+        try:
+            return self._store.apply()
+        except NonFiniteGradientsError as error:
+            raise NonFiniteGradientsError(f"rank {self._rank}, step {step}: {error}") from None
+
+    def _result(self, norm: float) -> StepResult:
+        scale = self._store.rule.scale
+        result = StepResult(step=self._step, gradient_norm=f"{norm:.6g}", elements=self._store.elements)
+        if scale is None:
+            return result
+        return result.replace(loss_scale=f"{scale.value:g}", skipped=scale.skipped)
 
     def save(self, capability: Capability, request: SaveRequest) -> Ack:  # noqa: ARG002
         """See StateRank."""
         if request.step != self._step:
             raise StepOrderError(f"step={request.step}: the state is that after step {self._step}")
-        payloads: dict[str, Any] = {rank_file(self._rank): {"step": self._step, "rng": rng.capture()}}
+        own: dict[str, Any] = {"step": self._step, "rng": rng.capture()}
+        if self._store.rule.scale is not None:
+            own["scale"] = self._store.rule.scale.state()
+        payloads: dict[str, Any] = {rank_file(self._rank): own}
         # an optimizer that has not stepped yet is made to, with nothing, so that it has states to save
         with self._write("save", self._step):
             payloads |= self._store.payloads(self._rank, self._step)
@@ -115,6 +133,7 @@ class StateService(StateRank):
         except (RuntimeError, ValueError, KeyError) as error:
             raise StorageError(f"{request.checkpoint.path} is from another model: {str(error)[:400]}") from None
         self._step, self._snapshot = request.checkpoint.step, None
+        self._restore_scale(source)
         own = source.read(rank_file(self._stream))
         # last of all: whatever was made before may have drawn numbers. A rank that did not exist when the checkpoint
         # was made starts its own sequence
@@ -123,6 +142,13 @@ class StateService(StateRank):
         else:
             rng.seed_all(self._seed + self._step * 1_000_003 + self._stream)
         return Ack(detail=f"step {self._step}")
+
+    def _restore_scale(self, source: Source) -> None:
+        """All ranks take what the first one had, which is there whatever the plan was: they must not differ."""
+        scale = self._store.rule.scale
+        first = source.read(rank_file(0)) if scale is not None else None
+        if scale is not None and first is not None and "scale" in first:
+            scale.load(first["scale"])
 
     def snapshot(self, capability: Capability, request: SnapshotRequest) -> SnapshotView:  # noqa: ARG002
         """See StateRank."""

@@ -28,6 +28,7 @@ from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import check_rules, divide, schedule_reduction, split_data, split_tensor
+from kuangchao_worker.layers.state.update import UpdateRule
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
@@ -45,8 +46,9 @@ class ShardedStore:
         make_scheduler: MakeScheduler | None,
         rules: ParallelRules,
         plan: ParallelPlan,
+        rule: UpdateRule | None = None,
     ) -> None:
-        self.module, self._rules, self._plan = module, rules, plan
+        self.module, self._rules, self._plan, self.rule = module, rules, plan, rule or UpdateRule()
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._links = chain(module, rules)
         check_rules(module, rules)
@@ -118,11 +120,8 @@ class ShardedStore:
         """Update the parameters from the reduced gradients, clear them, and return the whole model's norm."""
         self._share_experts()
         norm = self._norm()
-        self._optimizer.step()
-        if self._scheduler is not None:
-            self._scheduler.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return norm
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        return self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
 
     def _share_experts(self) -> None:
         """Make the gradients of experts those of the mean over all data ranks, as those of all else are.
