@@ -124,12 +124,15 @@ def built(seat: Seat, plan: ParallelPlan, case: Callable[..., Any], *arguments: 
 
 def _serve(pipe: Connection) -> None:
     import torch
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     with contextlib.suppress(EOFError):
         while True:
             case, seat, arguments = pipe.recv()
+            # torch remembers meshes of cases before, whose groups are gone, and takes equal ones for the same
+            _clear_sharding_prop_cache()
             try:
                 pipe.send((True, case(seat, *arguments)))
             except Exception:  # noqa: BLE001 - whatever it is, the test is told

@@ -22,7 +22,9 @@ PLANS = {
     "expert x gradients sharded": split(data=4, expert=2, accumulation=2, sharding=Sharding.GRADIENTS),
     "expert x context": split(context=2, data=2, expert=2),
     "expert over context": split(context=2, expert=2, **FULL),
-    "expert x pipeline, zb-h1": split(pipeline=2, data=2, expert=2, accumulation=4, schedule=Schedule.ZERO_BUBBLE_H1),
+    "expert x pipeline, zb-h1, sharded": split(
+        pipeline=2, data=2, expert=2, accumulation=4, schedule=Schedule.ZERO_BUBBLE_H1, **FULL
+    ),
     "sharded": split(data=2, **FULL),
     "data": split(data=2),
 }
