@@ -116,6 +116,9 @@ class AuditSink(ABC):
     def step(self, op: str, resource: str, subject: str, request: Contract) -> None:
         """Append a step call to the operation log; called on the training thread, must take microseconds."""
 
+    def step_done(self, response: Contract) -> None:  # noqa: B027 - most sinks keep nothing of it
+        """The step call that was logged last has been made; how much it did is in the response's `audit_text`."""
+
     @abstractmethod
     def step_denied(self, record: AuditRecord) -> None:
         """Keep the denial of a step call; never dropped, handed to the store with the next report."""

@@ -153,7 +153,9 @@ class Gate:
                 raise e.UnknownOperationError("not a step operation")
             typed = _typed(spec, request)
             self._sink.step(op, resource, capability.claims.sub, request)
-            return cast(Contract, method(capability, typed))
+            response = cast(Contract, method(capability, typed))
+            self._sink.step_done(response)
+            return response
         except e.CapabilityError as error:
             self._sink.step_denied(self._denial(call, error))
             raise

@@ -49,7 +49,7 @@ class OperationLog(AuditSink):
         self._pending: list[bytes] = []
         self._names: dict[_Key, str] = {}
         self._notes: dict[_Key, _Note] = {}
-        self._mark = ""
+        self._mark, self._did = "", ""
 
     @property
     def count(self) -> int:
@@ -82,6 +82,11 @@ class OperationLog(AuditSink):
         self._append(self._name(op, resource, subject), f'"req":"{request_hash(request)}"')
         if self._mark:
             self._note_grace(op, resource, subject)
+
+    def step_done(self, response: Contract) -> None:
+        """Say in the next line what the call did: its own was written before it was made."""
+        text = response.audit_text()
+        self._did = f',"did":{json.dumps(text)}' if text else ""
 
     def step_denied(self, record: AuditRecord) -> None:
         """Append a denial and keep it for `take_notes`."""
@@ -116,8 +121,9 @@ class OperationLog(AuditSink):
 
     def _append(self, name: str, what: str) -> None:
         self._count += 1
-        line = f'{{"n":{self._count},"t":{self._clock_ns()},{name},{what}{self._mark},"prev":"{self._head}"}}'.encode()
-        self._head = hashlib.sha256(line).hexdigest()
+        said = f"{name},{what}{self._did}{self._mark}"
+        line = f'{{"n":{self._count},"t":{self._clock_ns()},{said},"prev":"{self._head}"}}'.encode()
+        self._head, self._did = hashlib.sha256(line).hexdigest(), ""
         if self._file is not None:
             self._file.append(line)
         elif len(self._pending) < MAX_PENDING:

@@ -55,6 +55,10 @@ class StepResult(Contract):
     loss_scale: ShortText | None = None
     skipped: Annotated[int, Field(ge=0)] | None = None
 
+    def audit_text(self) -> str:
+        """How much was written, and none of it."""
+        return f"norm {self.gradient_norm} elements {self.elements}"
+
 
 class SaveRequest(Contract):
     """Save the state after this step to a directory (absolute path on the mounted volume)."""

@@ -11,8 +11,9 @@ import pytest
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.oplog import OperationLog
+from kuangchao_contracts.oplogcheck import LogLine, verify_oplog
 from kuangchao_contracts.oplogfile import LogFile, part_name
-from kuangchao_contracts.ports.state import SnapshotRequest
+from kuangchao_contracts.ports.state import SaveRequest, SnapshotRequest, SubmitGradients
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_contracts.tokens import parse_claims, parse_strict
@@ -174,6 +175,20 @@ def test_lines_written_in_grace_are_marked(rank: Rank, tmp_path: Path) -> None:
     rank.log.close()
     entries = map(json.loads, (tmp_path / "oplog" / part_name(1, 0)).read_text().splitlines())
     assert [entry.get("grace", False) for entry in entries] == [False, False, True, True]
+
+
+def test_the_log_says_how_much_each_update_wrote_and_a_checkpoint_pins_that(rank: Rank, tmp_path: Path) -> None:
+    """In the line after the call, which is that of the save at the latest."""
+    rank.log.keep_in(LogFile(tmp_path / "oplog", 1, 0))
+    for step in (1, 2):
+        rank.authority.call("state.submit_gradients", SubmitGradients(step_id=step))
+    rank.authority.call("state.save", SaveRequest(step=2, directory=str(tmp_path / "step-2.att-1.tmp")))
+    pinned = rank.log.pin()
+    rank.log.close()
+    seen: list[LogLine] = []
+    verify_oplog([tmp_path / "oplog" / part_name(1, 0)], [(pinned.count, pinned.head)], seen.append)
+    elements = sum(p.numel() for p in mlp({}).model().parameters())
+    assert [line.did for line in seen] == [None] + [f"norm 0 elements {elements}"] * 2
 
 
 def test_without_grace_a_lease_ends_when_it_ends(tmp_path: Path) -> None:
