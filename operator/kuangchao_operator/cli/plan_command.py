@@ -25,6 +25,14 @@ Calibrated = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Calibration that `kuangchao calibrate` wrote. Default: this release's."),
 ]
+Checked = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Judge this plan (a ParallelPlan, or what `plan -o json` wrote), and search none.",
+        show_default=False,
+    ),
+]
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="Manifest of a TrainingJob; - reads standard input.", show_default=False)
 ]
@@ -42,6 +50,7 @@ def plan(
     calibration: Calibrated = None,
     what_if: WhatIf = False,
     objective: Objective = None,
+    check: Checked = None,
     simulate: Simulate = None,
     to: To = None,
     output: Output = Format.TEXT,
@@ -52,6 +61,9 @@ def plan(
     whatever was passed over with a reason. `kubectl get resourcepools,resourcedescriptors -o json` makes a
     file for --resources. Exits 3 when infeasible.
 
+    With --check the plan of a file, perhaps written by hand, is judged in place of a search: by every law, its groups
+    and schedule, and the memory of each stage computed anew.
+
     JSON: {feasible, tensor, pipeline, data, context, expert, sequence, virtualStages, microBatch, recompute, sharding,
     memory: {stages: [{parametersBytes, gradientsBytes, optimizerBytes, activationsBytes, otherBytes, totalBytes,
     reservedBytes, arithmetic}]}, stepSeconds, bubbleFraction, alternatives: [], rejected: [{axis, reason}], reason,
@@ -59,6 +71,7 @@ def plan(
     stepSeconds, bubbleFraction, steadyBubbleFraction, stages: [{stage, busyFraction}]}
     """
     from kuangchao_operator.cli.manifest import read_job, read_resources
+    from kuangchao_operator.cli.plan_diff_command import read_plan
     from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
     from kuangchao_operator.layers.strategy.simulate import simulation_json
 
@@ -66,7 +79,7 @@ def plan(
     job, planner = read_job(file), _planner(calibration)
     found = request_here(job) if resources is None else request_for(job, *read_resources(resources))
     request = wished(found, what_if, objective)
-    outcome = planner.plan(request)
+    outcome = planner.plan(request) if check is None else planner.check(read_plan(check), request)
     step = planner.simulate(outcome.plan, request) if simulate is not None and outcome.plan is not None else None
     if output is Format.JSON:
         emit_json(plan_json(outcome) | ({} if step is None else {"simulation": simulation_json(step)}))

@@ -6,7 +6,7 @@ The one way to plan that reads files (the shipped figures, once); `decide` takes
 from functools import cache
 
 from kuangchao_contracts.plan import ParallelPlan, PlanOutcome, PlanRequest
-from kuangchao_operator.layers.strategy import decide
+from kuangchao_operator.layers.strategy import decide, validate
 from kuangchao_operator.layers.strategy.footprint import shipped
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
@@ -40,6 +40,11 @@ class Planner:
     def replan(self, previous: ParallelPlan, request: PlanRequest) -> PlanOutcome:
         """A plan that needs less than `previous`, which was measured not to fit."""
         return decide.replan(previous, self._stamped(request), self._knowledge)
+
+    def check(self, plan: ParallelPlan, request: PlanRequest) -> PlanOutcome:
+        """A plan that somebody wrote for this request, or the first law that it breaks."""
+        why = validate.violation(plan, self._stamped(request), self._knowledge)
+        return PlanOutcome(plan=plan) if why is None else PlanOutcome(infeasible=why)
 
     def simulate(self, plan: ParallelPlan, request: PlanRequest) -> Simulation:
         """One step of a plan that was made for this request."""
