@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from kuangchao_contracts.errors import ConflictError, ParameterTamperedError, UnleasedWriteError
 
-SAMPLED: Final = 1_024
+SAMPLED: Final = 256
 _versions = attrgetter("_version")
 
 
@@ -80,7 +80,7 @@ class Seal:
         self._seen, self._rates = list(map(_versions, self._parameters)), self._schedule()
         if self._parameters:
             self._turn = (self._turn + 1) % len(self._parameters)
-            self._sample = _sampled(self._parameters[self._turn])
+            self._sample = _sampled(self._parameters[self._turn]).clone()
 
     def check(self, step: int) -> None:
         """Raise ParameterTamperedError, naming the parameter, if something has changed since."""
@@ -98,7 +98,9 @@ class Seal:
         # where parameters are in pieces, torch itself puts whole ones in their place for a while
         if not hasattr(parameter, "_local_tensor") and self._owned.module.get_parameter(name) is not parameter:
             raise self._tampered(f"parameter {name} was replaced", step)
-        if not torch.equal(_sampled(parameter), self._sample):
+        now = _sampled(parameter)
+        # NaN is not equal to itself, but its bytes are
+        if not torch.equal(now, self._sample) and not torch.equal(_bytes(now), _bytes(self._sample)):
             raise self._tampered(f"what parameter {name} holds was changed", step)
 
     def _schedule(self) -> list[Any]:
@@ -113,7 +115,12 @@ class Seal:
 
 
 def _sampled(parameter: nn.Parameter) -> torch.Tensor:
-    """Bytes of up to `SAMPLED` elements of this rank's piece, spread over it: bytes, for NaN is not equal to itself."""
+    """Up to `SAMPLED` elements of this rank's piece, spread over it."""
     # without importing DTensor, which those whose plan splits nothing would wait for
-    piece = getattr(parameter, "_local_tensor", parameter).detach().flatten()
-    return piece[:: max(1, piece.numel() // SAMPLED)][:SAMPLED].clone().view(torch.uint8)
+    piece = getattr(parameter, "_local_tensor", parameter).data.reshape(-1)
+    stride = max(1, piece.numel() // SAMPLED)
+    return piece[: SAMPLED * stride : stride]
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)
