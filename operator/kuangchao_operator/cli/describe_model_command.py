@@ -38,7 +38,7 @@ def describe_model(
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show what to write under spec: model and, of a task, parallelism.taskRules; needs no cluster.
+    """Show what to write under spec.model and taskRules.
 
     Code is imported in a process of its own and its model built on torch's meta device, so it needs no memory for it;
     this needs the extra [worker]. A config.json needs nothing.

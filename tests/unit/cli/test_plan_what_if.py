@@ -45,10 +45,10 @@ def shown(arguments: list[str], *more: str) -> dict[str, Any]:
     return json.loads(call(*arguments, "-o", "json", *more).stdout)
 
 
-def test_what_if_finds_a_plan_where_the_worker_could_run_none(arguments: list[str]) -> None:
+def test_what_if_finds_a_plan_where_none_can_be_made_without_rules(arguments: list[str]) -> None:
     refused = call(*arguments)
     assert refused.exit_code == 3
-    assert "a what-if plan that fits: " in refused.stdout
+    assert "if the task has rules for it (parallelism.taskRules), this fits: " in refused.stdout
     found = call(*arguments, "--what-if")
     assert found.exit_code == 0, found.stderr
     made = shown(arguments, "--what-if")
