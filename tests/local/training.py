@@ -26,7 +26,7 @@ from kuangchao_worker.layers.topology.guard import LinkGuard
 from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
-from kuangchao_worker.rank.runnable import require_runnable
+from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.rank.wiring import likeness, make_batches, make_groups, make_parameters, make_pipe, stream
 from kuangchao_worker.tasks import Task, load_task
 from tests.local.gang import Gang, Seat
@@ -171,7 +171,8 @@ def _train(seat: Seat, job: Job) -> Trained:
 
 
 def _help(parameters: Any, job: Job) -> dict[str, torch.Tensor]:
-    parameters.complete(job.made().model)
+    made = parameters.complete(job.made().model)
+    assert made is None or whole(job.plan), "the whole model is on rank 0 only"
     return {}
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Pipe, compiled
-from kuangchao_worker.layers.state.chain import Stage, chain, check_apart, stage_links
+from kuangchao_worker.layers.state.chain import Stage, chain, check_apart, cut, stage_links
 from kuangchao_worker.layers.state.pieces import Piece, overlap, whole, within
+from kuangchao_worker.layers.state.sharded import ShardedStore
 from kuangchao_worker.layers.state.split import check_rules
 from kuangchao_worker.rank.stages import loss_of, model_input
 from kuangchao_worker.tasks import NO_RULES, Task
@@ -92,6 +94,14 @@ def test_a_sequential_is_a_chain_of_its_members() -> None:
 def test_a_cut_that_cannot_be_is_refused(rules: ParallelRules, plan: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         stage_links(transformer(SMALL).model(), rules, make_plan(2, pipeline=2, **plan), 0)
+
+
+def test_a_rank_without_parameters_is_refused_before_there_are_links() -> None:
+    bare = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU(), nn.ReLU())
+    plan = make_plan(2, pipeline=2, accumulation=2)
+    with pytest.raises(InvalidInputError, match=r"plan.stageLayers.*leaves pipeline rank 1 without parameters"):
+        ShardedStore(bare, SGD, None, NO_RULES, plan)
+    assert len(cut(bare, NO_RULES, plan.replace(stage_layers=(1, 3)))) == 2
 
 
 def test_a_parameter_in_two_stages_is_refused() -> None:

@@ -38,7 +38,7 @@ class Store(Protocol):
     def reduction(self, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch."""
 
-    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module | None:
         """A plain module with the weights of all ranks, on rank 0. All ranks must call."""
 
 
@@ -104,9 +104,10 @@ class TaskAlgorithm:
         """See Algorithm."""
         if self._task.evaluate is None:
             return {}
-        module = self._store.complete(self._task.model).to(self._device).eval()
-        if self._rank != 0:
+        module = self._store.complete(self._task.model)
+        if module is None or self._rank != 0:
             return {}
+        module = module.to(self._device).eval()
         with torch.no_grad(), self._autocast():
             return self._task.evaluate(module)
 

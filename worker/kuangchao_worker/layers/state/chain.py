@@ -104,6 +104,18 @@ def check_apart(module: nn.Module, stages: Iterable[Sequence[str]]) -> None:
         seen |= own
 
 
+def cut(module: nn.Module, rules: ParallelRules, plan: ParallelPlan) -> tuple[tuple[str, ...], ...]:
+    """Links of every stage. Raises InvalidInputError when the layers cannot be cut so, and where a rank gets none with
+    parameters."""
+    every = tuple(stage_links(module, rules, plan, n) for n in range(plan.pipeline * plan.virtual_stages))
+    check_apart(module, every)
+    for place in range(plan.pipeline):
+        if not units(module, [name for n in stages_on(plan, place) for name in every[n]]):
+            why = f"leaves pipeline rank {place} without parameters"
+            raise InvalidInputError("plan.stageLayers", plan.stage_layers, why)
+    return every
+
+
 def _even(layers: int, plan: ParallelPlan) -> tuple[int, ...]:
     count = plan.pipeline * plan.virtual_stages
     if layers % count:

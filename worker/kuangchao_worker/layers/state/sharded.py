@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
-from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, stage_links, stages_on, units
+from kuangchao_worker.layers.state.chain import Part, Stage, chain, cut, stages_on, units
 from kuangchao_worker.layers.state.experts import COPIES, PARTS, check_experts, keep_own
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
@@ -54,6 +54,7 @@ class ShardedStore:
         check_rules(module, rules)
         if plan.expert > 1:
             check_experts(module, rules, plan.expert)
+        self._cut = cut(module, rules, plan) if plan.pipeline > 1 else ()
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._mesh: DeviceMesh | None = None
@@ -90,10 +91,7 @@ class ShardedStore:
 
     def _keep(self, place: int) -> dict[int, tuple[nn.Module, tuple[str, ...]]]:
         """Leave of the module the stages that stand on the pipeline rank `place`: those and their links, by number."""
-        count = self._plan.pipeline * self._plan.virtual_stages
-        every = [stage_links(self.module, self._rules, self._plan, n) for n in range(count)]
-        check_apart(self.module, every)
-        links = {n: every[n] for n in stages_on(self._plan, place)}
+        links = {n: self._cut[n] for n in stages_on(self._plan, place)}
         self._stages = {n: Stage(self.module, names) for n, names in links.items()}
         if len(links) == 1:
             (self.module,) = self._stages.values()
@@ -159,10 +157,9 @@ class ShardedStore:
     def _entries(self) -> entries.Entries:
         return entries.collect(self.module, self._optimizer, self._scheduler)
 
-    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """A plain module with the weights of all ranks, on rank 0; on others without. All ranks must call."""
-        state = get_model_state_dict(self.module, options=StateDictOptions(full_state_dict=True))
-        made = make()
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module | None:
+        """A plain module with the weights of all ranks, on rank 0; None on others. All ranks must call."""
+        state = self._gathered()
         if self._experts is not None:
             own = {name: tensor for name, tensor in state.items() if self._holders.expert(name)}
             state |= _joined(own, self._experts.get_group(PARTS))
@@ -170,9 +167,26 @@ class ShardedStore:
             stages = self._mesh.get_group(PIPELINE)
             # the stages of other groups have the same
             state = _joined(state, stages) if dist.get_process_group_ranks(stages)[0] == 0 else state
-        if dist.get_rank() == 0:
-            made.load_state_dict(state)
+        if dist.get_rank() != 0:
+            return None
+        made = make()
+        made.load_state_dict(state)
         return made
+
+    def _gathered(self) -> dict[str, Any]:
+        """What this rank has a part of, whole and in main memory, as far as rank 0 gets it from here.
+
+        One tensor after the other, so that no device holds more of the model than it did.
+        """
+        staged = self._mesh is not None and PIPELINE in (self._mesh.mesh_dim_names or ())
+        stages = self._mesh.get_group(PIPELINE) if self._mesh is not None and staged else None
+        asked = (dist.get_rank() if stages is None else dist.get_process_group_ranks(stages)[0]) == 0
+        found: dict[str, Any] = {}
+        for name, value in get_model_state_dict(self.module).items():
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            if asked or self._holders.expert(name):
+                found[name] = in_memory(whole)
+        return found
 
     def owned(self) -> Owned:
         """What nobody else may change."""
