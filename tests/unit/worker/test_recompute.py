@@ -117,3 +117,11 @@ def test_fused_attention_is_kept_unless_it_draws(dropout: float, kept: Checkpoin
 def test_a_model_of_which_nothing_is_said_to_repeat_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"task.rules.chain.*recompute full"):
         recompute(Dropping(), ParallelRules(), Recompute.FULL)
+
+
+@pytest.mark.parametrize("kind", [Recompute.FULL, Recompute.SELECTIVE])
+def test_links_that_count_batches_are_refused(kind: Recompute) -> None:
+    counting = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    with pytest.raises(InvalidInputError, match=rf"plan\.recompute='{kind.value}'.*running statistics of 0\.1.*none"):
+        recompute(counting, NO_RULES, kind)
+    recompute(counting.eval(), NO_RULES, kind)

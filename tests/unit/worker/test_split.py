@@ -2,11 +2,12 @@
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD
 
 from kuangchao_contracts.errors import InvalidInputError
@@ -15,7 +16,7 @@ from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, P
 from kuangchao_worker.layers.state.chain import Stage, chain, check_apart, cut, stage_links
 from kuangchao_worker.layers.state.pieces import Piece, overlap, whole, within
 from kuangchao_worker.layers.state.sharded import ShardedStore
-from kuangchao_worker.layers.state.split import check_rules
+from kuangchao_worker.layers.state.split import check_rules, check_untied, split_tensor
 from kuangchao_worker.rank.stages import loss_of, model_input
 from kuangchao_worker.tasks import NO_RULES, Task
 from kuangchao_worker.tasks.digits import digits
@@ -120,6 +121,19 @@ def test_a_tensor_rule_that_means_nothing_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"rules\.tensor='blocks\.\*\.atention'"):
         check_rules(module, ParallelRules(tensor={"blocks.*.atention": TensorStyle.WHOLE}))
     assert chain(module, NO_RULES) == ()
+
+
+def test_weights_of_two_modules_are_not_split_and_a_module_in_two_places_is() -> None:
+    tied, none = transformer(SMALL).model(), cast("DeviceMesh", None)
+    tied.head.weight = tied.embedding.weight
+    for one in ("head", "embedding"):
+        rules = ParallelRules(tensor={one: RULES.tensor[one]})
+        with pytest.raises(InvalidInputError, match=rf"rules\.tensor='{one}\.weight': is .*copy of its own"):
+            split_tensor(tied, none, rules, sequence=False)
+    check_untied(tied, ["blocks.0.ffn.up"])
+    again = transformer(SMALL).model()
+    again.blocks[1] = again.blocks[0]
+    check_untied(again, ["blocks.0.ffn.up"])
 
 
 def test_a_loss_is_cut_into_the_models_input_and_its_value() -> None:

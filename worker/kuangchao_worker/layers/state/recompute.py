@@ -29,7 +29,11 @@ FUSED_ATTENTION: Final = (
 
 
 def recompute(module: nn.Module, rules: ParallelRules, kind: Recompute) -> None:
-    """Change the module in place, before it is split. Raises InvalidInputError where no chain says what repeats."""
+    """Change the module in place, before it is split.
+
+    Raises InvalidInputError where no chain says what repeats, and for links that keep running statistics (batch norm):
+    a second forward pass would count each batch twice.
+    """
     if kind is Recompute.NONE:
         return
     links = repeated(module, rules)
@@ -37,10 +41,19 @@ def recompute(module: nn.Module, rules: ParallelRules, kind: Recompute) -> None:
         raise InvalidInputError("task.rules.chain", (), f"is empty, and the plan has recompute {kind.value}", "none")
     for name in links:
         link = module.get_submodule(name)
+        counting = [f"{name}.{own}".rstrip(".") for own, part in link.named_modules() if _counts(part)]
+        if counting:
+            why = f"would count each batch twice in the running statistics of {counting[0]}"
+            raise InvalidInputError("plan.recompute", kind.value, why, Recompute.NONE.value)
         if kind is Recompute.SELECTIVE:
             checkpoint(link, context_fn=selective)
         else:
             checkpoint(link)
+
+
+def _counts(part: nn.Module) -> bool:
+    """Whether a forward pass changes it: torch's norms say so by this attribute."""
+    return part.training and bool(getattr(part, "track_running_stats", False))
 
 
 def selective() -> Contexts:

@@ -3,7 +3,7 @@
 Decides nothing: rules and plan say what is split, and the mesh was built elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
@@ -39,7 +39,10 @@ def check_rules(module: nn.Module, rules: ParallelRules) -> None:
 
 
 def split_tensor(module: nn.Module, mesh: DeviceMesh, rules: ParallelRules, *, sequence: bool) -> None:
-    """Split the modules that the rules name over a mesh of one axis. Raises InvalidInputError without rules."""
+    """Split the modules that the rules name over a mesh of one axis.
+
+    Raises InvalidInputError without rules, and for one of a module whose weights another module has too.
+    """
     if not rules.tensor:
         raise InvalidInputError("task.rules.tensor", {}, f"is empty, and the plan splits over {mesh.size()} ranks")
     outside: Placement = Shard(TOKENS) if sequence else Replicate()
@@ -48,7 +51,25 @@ def split_tensor(module: nn.Module, mesh: DeviceMesh, rules: ParallelRules, *, s
         made = _style(style, outside)
         if made is not None:
             styles |= dict.fromkeys(matching(module, pattern), made)
+    check_untied(module, [name for name, made in styles.items() if not isinstance(made, PrepareModuleInput)])
     parallelize_module(module, mesh, styles)
+
+
+def check_untied(module: nn.Module, names: Collection[str]) -> None:
+    """Raise InvalidInputError where a parameter of these modules is another module's as well.
+
+    What splits a module gives it parameters of its own, so both would go on apart, and nobody would tell.
+    """
+    holders: dict[int, list[str]] = {}
+    for name, part in module.named_modules():
+        for own, parameter in part.named_parameters(recurse=False):
+            holders.setdefault(id(parameter), []).append(f"{name}.{own}")
+    for shared in holders.values():
+        split = [held for held in shared if any(held.startswith(f"{name}.") for name in names)]
+        if split and len(shared) > 1:
+            others = ", ".join(sorted({*shared} - {split[0]}))
+            why = f"is {others} as well: split, each would train a copy of its own"
+            raise InvalidInputError("task.rules.tensor", split[0], why)
 
 
 def _style(style: TensorStyle, outside: Placement) -> ParallelStyle | None:
