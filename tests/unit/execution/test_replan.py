@@ -1,5 +1,6 @@
 """A plan that did not fit is replaced under a new attempt, with both figures; it never comes again."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,6 +27,11 @@ OOM: dict[str, Any] = {
 BOTH = "measured peak 3.0 GiB where 2.0 GiB were estimated"
 NONE_LEFT = Infeasible(
     reason="Infeasible", message="nothing fits", field="deviceMemory", value="1.0 GiB", nearest="8.0 GiB"
+)
+
+GPUS = make_pool(
+    spec=ResourcePoolSpec(device_type=DeviceKind.GPU),
+    shapes=(DeviceShape(kind="gpu", memory_bytes=GIB, per_node=4, nodes=2),),
 )
 
 
@@ -183,6 +189,25 @@ def test_a_container_that_was_killed_needs_more_than_its_limit(per_pod: int, sha
     assert failure.measured_bytes == share
 
 
+def _container_killed(world: World) -> None:
+    world.change_pod(1, exit_code=137, exit_reason="OOMKilled", phase="Failed", memory_limit_bytes=2 * GIB)
+
+
+def _rank_killed(world: World) -> None:
+    world.beat(5, exits={1: -9}, **OOM)
+
+
+@pytest.mark.parametrize("killed", [_container_killed, _rank_killed])
+def test_a_kill_for_main_memory_says_nothing_of_a_plan_for_gpus(killed: Callable[[World], None]) -> None:
+    world = World(pool=GPUS).run(step=5)
+    killed(world)
+    world.settle()
+    assert (world.status.attempt, world.status.out_of_memory, world.status.restarts) == (2, (), 1)
+    assert world.status.last_failure is not None
+    assert world.status.last_failure.reason == Reason.OUT_OF_MEMORY
+    assert not world.actions(Replan)
+
+
 def test_other_faults_keep_the_second_plan_and_so_does_a_restart_of_the_operator() -> None:
     world = again(ran_out(World().run(step=5)))
     second, plans = world.status.plan_hash, len(world.actions(Plan))
@@ -262,11 +287,7 @@ def test_the_estimate_is_what_was_measured_the_same_way() -> None:
     plan = _planned(PlanRequest(devices=2, per_pod=1, shapes=(), training=TrainingSpec()))
     assert (estimate(plan, DeviceKind.CPU), estimate(plan, DeviceKind.GPU)) == (2 * GIB, GIB)
     assert estimate(None, DeviceKind.CPU) is None
-    gpu = make_pool(
-        spec=ResourcePoolSpec(device_type=DeviceKind.GPU),
-        shapes=(DeviceShape(kind="gpu", memory_bytes=GIB, per_node=4, nodes=2),),
-    )
-    world = ran_out(World(pool=gpu).run(step=5))
+    world = ran_out(World(pool=GPUS).run(step=5))
     assert world.status.out_of_memory[0].estimated_bytes == GIB
 
 

@@ -5,6 +5,7 @@ do about it is the state layer's decision.
 """
 
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -181,10 +182,15 @@ class _Finder:
 
     def _over_limit(self, index: int, pod: PodFact) -> Fault:
         """A container that was killed as a whole has no last words: each of its ranks needs more than its share."""
-        share = pod.memory_limit_bytes // self._gang.per_pod if pod.memory_limit_bytes is not None else None
+        limit = pod.memory_limit_bytes if self._counts_main_memory() else None
+        share = limit // self._gang.per_pod if limit is not None else None
         fault = self._fault(Reason.OUT_OF_MEMORY, "the container went over its memory limit", index, code=pod.exit_code)
         known = fault.failure.replace(peak_memory_bytes=share, memory_limit_bytes=share)
         return Fault(known, fault.reason)
+
+    def _counts_main_memory(self) -> bool:
+        """Whether it is main memory that a plan counts: what the kernel kills for says nothing of a plan for GPUs."""
+        return device_kind(self._snapshot) is DeviceKind.CPU
 
     def _expected(self) -> bool:
         """Whether a pod that is not seen must have existed."""
@@ -229,10 +235,11 @@ class _Finder:
         fault = self._fault(reason, text, index, rank=report.rank, code=report.exit_code, step=report.step)
         failure = fault.failure
         if reason is Reason.OUT_OF_MEMORY:
+            of_the_plan = report.exit_code != -signal.SIGKILL or self._counts_main_memory()
             failure = failure.replace(
                 section=printable(report.section)[:32],
-                peak_memory_bytes=report.peak_memory_bytes,
-                memory_limit_bytes=report.memory_limit_bytes,
+                peak_memory_bytes=report.peak_memory_bytes if of_the_plan else None,
+                memory_limit_bytes=report.memory_limit_bytes if of_the_plan else None,
             )
         return Fault(failure, reason, consequence, self._first_exit(index))
 
