@@ -51,7 +51,8 @@ class ParallelRules(Contract):
     tensor: Annotated[dict[Pattern, TensorStyle], Field(max_length=64)] = {}
     tokens: Annotated[dict[Pattern, Dimension], Field(max_length=64)] = {}
     """Tensors of a batch that have a dimension of tokens, by key or place ("0"), with that dimension. Says as well that
-    the loss is the mean over tokens, and that the model takes each token alone but for `kuangchao_worker.parallel`."""
+    the model takes each token alone but for `kuangchao_worker.parallel`, and that the loss is the mean over all tokens,
+    each with its target beside it: one that shifts targets itself, or leaves tokens out, comes out wrong unnoticed."""
 
     experts: Annotated[tuple[Pattern, ...], Field(max_length=64)] = ()
     """Lists of experts (`nn.ModuleList`), each reached through `kuangchao_worker.parallel.mixture` alone."""

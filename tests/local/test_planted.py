@@ -76,6 +76,13 @@ def test_ranks_with_another_model_or_other_data(
     assert all(re.match(f"RanksDiffer: {words} is not that of rank 0", text) for text in ends), ends
 
 
+@pytest.mark.parametrize("plan", [TENSOR, SHARDED], ids=["tensor", "sharded"])
+def test_ranks_that_begin_with_other_weights(gang: Gang, plan: ParallelPlan) -> None:
+    name = "kuangchao_worker.tasks.text:transformer"
+    words = "RanksDiffer: the first weights of embedding.weight are not the same on all ranks; all must make them alike"
+    assert gang.run(2, end, *(Job(plan, name, seed=seed) for seed in (3, 4))) == [words, words]
+
+
 def step_apart(seat: Seat, mesh: Any, plan: ParallelPlan) -> str:
     try:
         Agreement(CPU).after_step(0.5, stop=False, save=False, step=7 + (seat.rank == 1))

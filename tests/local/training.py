@@ -27,7 +27,15 @@ from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.runnable import require_runnable, whole
-from kuangchao_worker.rank.wiring import likeness, make_batches, make_groups, make_parameters, make_pipe, stream
+from kuangchao_worker.rank.wiring import (
+    first_weights,
+    likeness,
+    make_batches,
+    make_groups,
+    make_parameters,
+    make_pipe,
+    stream,
+)
 from kuangchao_worker.tasks import Task, load_task
 from tests.local.gang import Gang, Seat
 from tests.unit.worker.fakegate import make_launch, make_plan
@@ -128,6 +136,7 @@ def _train(seat: Seat, job: Job) -> Trained:
     topology.build(seat.capability, seat.request(plan))
     agreement = Agreement(CPU, plan.pipeline)
     agreement.same(likeness(parameters.forward(), task))
+    agreement.near(first_weights(parameters.forward(), plan), "first weights of")
     parameters.connect(topology.mesh, topology.experts)
     problems: list[str] = []
     writer = ShardWriter(seat.rank, lambda _, problem: problems.append(problem) if problem else None)

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 LAST_WRITE_SECONDS: Final = 1_800.0
 METRICS_FILE: Final = "metrics.jsonl"
+COMPARED: Final = 64
+"""Elements of each parameter by which ranks compare what they begin with."""
 
 
 def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool]) -> Outcome:
@@ -102,6 +104,7 @@ def _train(
     oplog.keep_in(log_file(assignment))
     agreement = Agreement(device, plan.pipeline)
     agreement.same(likeness(parameters.forward(), task))
+    agreement.near(first_weights(parameters.forward(), plan), "first weights of")
     parameters.connect(topology.mesh, topology.experts)
     state.close_to_others()
     executor = Executor(
@@ -140,6 +143,13 @@ def likeness(module: nn.Module, task: Task) -> dict[str, str]:
     shapes = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in named]
     model = hashlib.sha256(canonical_json(shapes)).hexdigest()
     return {"model": model, "length of the dataset": str(size_of(task.dataset))}
+
+
+def first_weights(module: nn.Module, plan: ParallelPlan) -> dict[str, torch.Tensor]:
+    """Some elements of each parameter, where the plan splits the model: each rank then goes on from those that it made
+    itself, but DDP gives all ranks those of rank 0.
+    """
+    return {} if whole(plan) else {name: p.detach().flatten()[:COMPARED] for name, p in module.named_parameters()}
 
 
 def stream(plan: ParallelPlan, rank: int) -> int:

@@ -16,6 +16,10 @@ from kuangchao_contracts.errors import RanksDifferError
 
 FINGERPRINT: Final = 16
 """Bytes by which ranks compare what they have."""
+ROUNDING: Final = 1e-2
+"""By what part of themselves numbers may differ that were computed alike, in bf16 too. Another seed's differ more."""
+NOTHING: Final = 1e-6
+"""What is smaller is no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,22 @@ class Agreement:
             column = every.view(self._world, len(names), FINGERPRINT)[:, number]
             if others := [rank for rank in range(self._world) if not torch.equal(column[rank], column[0])]:
                 raise RanksDifferError(f"the {name} of ranks {others} is not that of rank 0; all must be alike")
+
+    def near(self, values: Mapping[str, torch.Tensor], what: str) -> None:
+        """Raise RanksDifferError, naming it, for a tensor whose elements are not the same on all ranks.
+
+        Up to rounding: machines of several kinds compute first weights that differ in the last bits.
+        """
+        if self._world == 1 or not values:
+            return
+        least = torch.cat([value.detach().flatten().double() for value in values.values()]).to(self._device)
+        most = least.clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        near = torch.isclose(least, most, rtol=ROUNDING, atol=NOTHING, equal_nan=True)
+        for name, same in zip(values, torch.split(near, [value.numel() for value in values.values()]), strict=True):
+            if not same.all():
+                raise RanksDifferError(f"the {what} {name} are not the same on all ranks; all must make them alike")
 
     def start(self, restore: CheckpointRef | None) -> CheckpointRef | None:
         """The restore point that rank 0 was given. Ranks that choose alone may resume at different steps."""
