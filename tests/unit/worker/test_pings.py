@@ -14,6 +14,7 @@ from kuangchao_worker.pod.links import PATIENCE, SILENCE, Links, Neighbour, Word
 
 KEY = key_of("kc/1/secret")
 MILLI = 1_000_000
+HOST = "10.0.0.1"
 
 
 class Net:
@@ -24,7 +25,7 @@ class Net:
         self.trip, self.now, self.silent = trip, 0.0, set[int]()
         self.words: Counter[tuple[int, int]] = Counter()
         for links in self.pods[1:]:
-            links.addresses[0] = ("pod", 0)
+            links.addresses[0] = (HOST, 0)
 
     def turn(self, seconds: int = 1) -> None:
         for _ in range(seconds):
@@ -42,10 +43,10 @@ class Net:
             taken = self.trip(*sorted((links.pod, word.to)))
             if taken is None or word.to in self.silent:
                 continue
-            answer = self.pods[word.to].hear(word, ("pod", links.pod + 1), self.now, 0)
+            answer = self.pods[word.to].hear(word, (HOST, links.pod + 1), self.now, 0)
             if answer is not None:
                 # held for as long as the trip took: that is not the network's time
-                links.hear(answer.replace(held=taken), ("pod", word.to), self.now + 1, 2 * taken)
+                links.hear(answer.replace(held=taken), (HOST, word.to), self.now + 1, 2 * taken)
 
     def metrics(self) -> dict[str, str]:
         return self.pods[0].metrics(self.now)
@@ -88,7 +89,7 @@ def test_a_pod_that_is_not_heard_any_more_is_a_broken_link_and_one_that_left_is_
     net = Net(4, evenly)
     net.turn(5)
     left = net.pods[3].farewell()
-    assert left is not None and net.pods[0].hear(left, ("pod", 4), net.now, 0) is None
+    assert left is not None and net.pods[0].hear(left, (HOST, 4), net.now, 0) is None
     net.silent.add(3)
     net.turn(60)
     assert net.metrics()["linkLoss"] == "0"
@@ -107,13 +108,13 @@ def test_pods_that_never_came_are_told_after_a_while() -> None:
 
 def test_late_answers_are_lost_and_a_clock_that_was_set_is_no_latency() -> None:
     links = Links(1, 2, 0.0)
-    links.addresses[0] = ("pod", 0)
+    links.addresses[0] = (HOST, 0)
     late, set_back = (Word(sender=0, to=1, number=n, answer=True) for n in (1, 2))
     assert [word.number for word in links.pings(0.0)] == [1]
     assert [word.number for word in links.pings(PATIENCE)] == [2]
     links.sent(2, 5_000_000_000)
     for answer in (late, set_back, set_back):
-        links.hear(answer, ("pod", 0), PATIENCE + 0.5, 1)
+        links.hear(answer, (HOST, 0), PATIENCE + 0.5, 1)
     found = links.finding()
     assert found is not None and (found.loss, found.seconds) == (0.5, 0.5)
 
@@ -137,15 +138,25 @@ def test_words_without_the_key_of_the_attempt_are_not_heard(spoil: Callable[[byt
 
 def test_a_pod_is_told_of_its_neighbours_by_pod_0_alone() -> None:
     links = Links(2, 6, 0.0)
-    links.addresses[0] = ("pod", 0)
-    near = (Neighbour(pod=3, host="pod", port=4), Neighbour(pod=5, host="pod", port=6))
+    links.addresses[0] = (HOST, 0)
+    near = (Neighbour(pod=3, host=HOST, port=4), Neighbour(pod=5, host=HOST, port=6))
     (ping,) = links.pings(0.0)
     for sender, number in ((1, ping.number), (0, ping.number + 1), (5, ping.number)):
         word = Word(sender=sender, to=2, number=number, answer=True, neighbours=near)
-        assert links.hear(word, ("pod", 0), 0.1, 0) is None
-        assert links.addresses == {0: ("pod", 0)}
-    links.hear(Word(sender=0, to=2, number=ping.number, answer=True, neighbours=near), ("pod", 0), 0.1, 0)
+        assert links.hear(word, (HOST, 0), 0.1, 0) is None
+        assert links.addresses == {0: (HOST, 0)}
+    links.hear(Word(sender=0, to=2, number=ping.number, answer=True, neighbours=near), (HOST, 0), 0.1, 0)
     assert links.addresses.keys() == {0, 3}, "5 is no neighbour of 2"
+
+
+@pytest.mark.parametrize("host", ["a.name.example", "10.0.0.256", "", "\u00e9" * 64])
+def test_a_neighbour_is_told_by_address_so_that_no_agent_waits_for_a_name(host: str) -> None:
+    near = tuple(Neighbour.model_construct(pod=1, host=text, port=4) for text in (host, HOST, "fe80::1%eth0"))
+    told, *kept = (
+        sealed(KEY, Word.model_construct(sender=0, to=2, number=1, answer=True, neighbours=(n,))) for n in near
+    )
+    assert opened(KEY, told) is None
+    assert all(opened(KEY, raw) is not None for raw in kept)
 
 
 def free_port() -> int:

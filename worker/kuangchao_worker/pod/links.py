@@ -7,13 +7,14 @@ nothing is decided from them.
 
 import hashlib
 import hmac
+import ipaddress
 import statistics
 from collections import deque
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.run import PodIndex
@@ -31,11 +32,17 @@ SEAL: Final = 16
 MAX_WORD: Final = 1_024
 
 
+def _numeric(host: str) -> str:
+    """The address as it is. Raises ValueError for a name: looking it up would keep the agent's heartbeats waiting."""
+    ipaddress.ip_address(host)
+    return host
+
+
 class Neighbour(Contract):
     """Where a pod is heard."""
 
     pod: PodIndex
-    host: Annotated[str, Field(max_length=64)]
+    host: Annotated[str, Field(max_length=64), AfterValidator(_numeric)]
     port: Annotated[int, Field(ge=1, le=65_535)]
 
 
