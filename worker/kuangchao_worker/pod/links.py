@@ -1,8 +1,8 @@
 """How the links between the pods of a job do: which are looked at, what is said over them, and what comes of it. Pure.
 
 Every pod pings its neighbours on a ring and pod 0, where all that the others found comes together. Words are sealed
-with a key of the attempt, so nobody outside can speak, and none of an older attempt is heard. Figures are reported and
-nothing is decided from them.
+with a key of the attempt, so none of an older attempt is heard, and no stranger who cannot reach the attempt's store:
+torch's store has no secrets from who connects to it. Figures are reported and nothing is decided from them.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ class Pinged:
 
 
 def key_of(store_prefix: str) -> bytes:
-    """The key of an attempt, from the random prefix of its store, which nobody outside the gang is told."""
+    """The key of an attempt, from the random prefix of its store, which the gang alone is told."""
     return hmac.digest(store_prefix.encode(), b"kuangchao links", "sha256")
 
 
