@@ -34,6 +34,8 @@ PINS: tuple[dict[str, Any], ...] = (
     {"context": 2},
     {"tensor": 2, "sequence": False},
     {"pipeline": 2, "schedule": "gpipe"},
+    {"schedule": "zb-h1"},
+    {"schedule": "zb-v"},
     {"pipeline": 2, "stageLayers": [3, 1]},
     {"context": 2, "pipeline": 2},
     {"context": 2, "tensor": 2},

@@ -36,7 +36,7 @@ def test_a_plan_of_the_planner_is_fine_as_it_is(made: dict[str, Any], tmp_path: 
         ({"accumulationSteps": 3}, "plan.accumulationSteps", "2"),
         ({"recompute": "full"}, "parallelism.recompute", "none"),
         ({"worldSize": 4}, "plan.worldSize", "8"),
-        ({"schedule": "zb-h2", "virtualStages": 1}, "parallelism.schedule", "1f1b"),
+        ({"schedule": "zb-h2", "virtualStages": 1}, "parallelism.schedule", "zb-v"),
     ],
 )
 def test_a_change_that_breaks_it_is_named_with_what_would_do(

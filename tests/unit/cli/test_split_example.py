@@ -25,12 +25,12 @@ def test_the_planner_divides_it_over_tensor_pipeline_and_data_by_itself(tmp_path
     assert "slower by" in made["alternatives"][0]["reason"]
 
 
-def test_it_pastes_what_describe_model_prints_and_pins_nothing() -> None:
+def test_it_pastes_what_describe_model_prints_and_pins_the_order_only() -> None:
     spec = yaml.safe_load((EXAMPLE / "job.yaml").read_text())["spec"]
     said = [word for name, value in spec["taskArgs"].items() for word in ("--arg", f"{name}={value}")]
     done = CliRunner().invoke(app, ["describe-model", spec["task"], *said])
     printed = yaml.safe_load(done.stdout)
-    assert spec["parallelism"] == printed["parallelism"]
+    assert spec["parallelism"] == {**printed["parallelism"], "schedule": "zb-v"}
     assert spec["model"].items() <= printed["model"].items()
 
 

@@ -44,9 +44,13 @@ CARRIED_OUT: Final[dict[str, Values]] = {
     "sharding": ANY,
 }
 """Axes that the worker carries out, each with the values at which it does."""
-UNASKED: Final[dict[str, tuple[Any, ...]]] = {"sharding": (Sharding.NONE, Sharding.GRADIENTS, Sharding.FULL)}
+UNASKED: Final[dict[str, tuple[Any, ...]]] = {
+    "sharding": (Sharding.NONE, Sharding.GRADIENTS, Sharding.FULL),
+    "schedule": (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED),
+}
 """Of these axes the planner takes no other value unless the job pins it. Sharding `optimizer` would take the place of
-plain data parallelism wherever memory is no matter, for an update that is shorter by little."""
+plain data parallelism wherever memory is no matter, for an update that is shorter by little. Zero bubble takes every
+backward pass apart, which torch cannot do for every model, and says so only in the first step."""
 NEEDS: Final[dict[str, TaskRule]] = {
     "tensor": TaskRule.TENSOR,
     "sequence": TaskRule.SEQUENCE,

@@ -58,7 +58,7 @@ def test_seven_billion_in_fp16_with_adam_takes_84_gb_before_activations() -> Non
     [
         (Precision.FP32, Optimizer.ADAMW, 16),
         (Precision.BF16, Optimizer.ADAM, 18),
-        (Precision.FP16, Optimizer.ADAM, 20),
+        (Precision.FP16, Optimizer.ADAM, 18),
         (Precision.FP32, Optimizer.SGD, 8),
         (Precision.FP32, Optimizer.MOMENTUM, 12),
     ],
