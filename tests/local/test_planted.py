@@ -4,6 +4,7 @@ All ranks do the same, so that none waits for another: what becomes of those tha
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch.distributed as dist
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_worker.layers.execution.agreement import Agreement
+from kuangchao_worker.tasks import Task
+from kuangchao_worker.tasks.text import transformer
 from tests.local import training
 from tests.local.gang import Gang, Seat, built
 from tests.local.runs import manifest
@@ -81,6 +84,23 @@ def test_ranks_that_begin_with_other_weights(gang: Gang, plan: ParallelPlan) -> 
     name = "kuangchao_worker.tasks.text:transformer"
     words = "RanksDiffer: the first weights of embedding.weight are not the same on all ranks; all must make them alike"
     assert gang.run(2, end, *(Job(plan, name, seed=seed) for seed in (3, 4))) == [words, words]
+
+
+def without_style(args: dict[str, str]) -> Task:
+    """A task whose rules forget a norm, which works on a part of the tokens under sequence parallelism."""
+    made = transformer(args)
+    kept = {name: style for name, style in made.rules.tensor.items() if name != "blocks.*.ffn_norm"}
+    return replace(made, rules=made.rules.replace(tensor=kept))
+
+
+def test_a_norm_that_the_rules_forget_is_found_before_the_first_update(gang: Gang) -> None:
+    name = f"{__name__}:without_style"
+    words = r"\w+: task\.rules\.tensor='blocks\.0\.ffn_norm\.weight': has other gradients"
+    ends = gang.run(2, end, Job(split(tensor=2, sequence=True), name, double=False))
+    assert all(re.match(words, text) for text in ends), ends
+    assert gang.run(2, end, Job(TENSOR, name, double=False)) == ["trained", "trained"], (
+        "where tokens are whole it is right"
+    )
 
 
 def step_apart(seat: Seat, mesh: Any, plan: ParallelPlan) -> str:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
@@ -33,6 +34,8 @@ from kuangchao_worker.layers.state.update import UpdateRule
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler]
 TENSOR = "tensor"
+ALIKE = 1e-2
+"""By what part norms of gradients may differ that were computed alike: what is in bf16 is rounded."""
 PIPELINE = entries.PIPELINE
 
 
@@ -57,6 +60,7 @@ class ShardedStore:
         self._cut = cut(module, rules, plan) if plan.pipeline > 1 else ()
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        self._compared = False
         self._mesh: DeviceMesh | None = None
         self._experts: DeviceMesh | None = None
         self._holders = entries.Holders(None)
@@ -118,6 +122,8 @@ class ShardedStore:
         """Update the parameters from the reduced gradients, clear them, and return the whole model's norm."""
         self._share_experts()
         norm = self._norm()
+        if not self._compared and math.isfinite(norm):
+            self._compare(norm)
         gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
         return self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
 
@@ -129,6 +135,26 @@ class ShardedStore:
         for name, parameter in self.module.named_parameters():
             if self._holders.expert(name) and parameter.grad is not None:
                 parameter.grad /= self._plan.expert
+
+    def _compare(self, norm: float) -> None:
+        """Once: raise InvalidInputError for a parameter that tensor ranks have whole, with other gradients on each.
+
+        Its module works on a part of the tokens or features, and the rules give it no style: its copies would go apart.
+        """
+        self._compared = True
+        if self._mesh is None or TENSOR not in (self._mesh.mesh_dim_names or ()):
+            return
+        whole = {name: p.grad for name, p in self._parameters.items() if p.grad is not None and not _on(p, TENSOR)}
+        if not whole:
+            return
+        least = torch.stack([entries.local(gradient).detach().double().norm() for gradient in whole.values()])
+        most, group = least.clone(), self._mesh.get_group(TENSOR)
+        dist.all_reduce(least, dist.ReduceOp.MIN, group)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group)
+        for name, near in zip(whole, torch.isclose(least, most, rtol=ALIKE, atol=norm * ALIKE**3), strict=True):
+            if not near:
+                why = "has other gradients on each tensor rank: its module needs a style (sequence for a norm)"
+                raise InvalidInputError("task.rules.tensor", name, why)
 
     def _norm(self) -> float:
         """Root of the squares of all ranks' pieces, each divided by how many ranks hold it."""
@@ -208,6 +234,11 @@ def _joined(state: dict[str, Any], group: dist.ProcessGroup) -> dict[str, Any]:
     parts: list[Any] | None = [None] * dist.get_world_size(group) if dist.get_rank() == first else None
     dist.gather_object(in_memory(state), parts, dst=first, group=group)
     return {name: tensor for part in parts or [state] for name, tensor in part.items()}
+
+
+def _on(parameter: nn.Parameter, axis: str) -> bool:
+    """Whether it lies on an axis of the mesh, split or not."""
+    return isinstance(parameter, DTensor) and axis in (parameter.device_mesh.mesh_dim_names or ())
 
 
 def _order(module: nn.Module, optimizer: Optimizer) -> list[str]:
