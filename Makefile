@@ -14,7 +14,7 @@ LOCKS := base operator worker dev fuzz integrations
 
 BUDGET_unit := 4
 BUDGET_boundary := 5
-BUDGET_local := 10
+BUDGET_local := 15
 BUDGET_api := 8
 BUDGET_e2e := 30
 
@@ -151,8 +151,7 @@ test-e2e: venv ## the embedded cluster: training, faults, refusals on real kubel
 
 .PHONY: test
 test: venv ## all tiers; the light ones two at a time, each tier's output in one piece
-	@$(MAKE) -j2 --output-sync=target test-unit test-boundary
-	@$(MAKE) -j2 --output-sync=target test-local test-api
+	@$(MAKE) -j2 --output-sync=target test-unit test-local test-boundary test-api
 	@$(MAKE) test-e2e
 
 INTEGRATIONS := .venv-integrations

@@ -66,16 +66,16 @@ def install(prefix: str, operator: str, worker: str) -> list[str]:
     name, tag = operator.split(":")
     return [
         "helm", "upgrade", "--install", "kuangchao", "charts/kuangchao", "-n", "kuangchao-system", "--create-namespace",
-        "--wait", "--timeout", "5m", "--set", f"image.repository={prefix}{name}", "--set-string", f"image.tag={tag}",
+        "--wait", "--timeout", "15m", "--set", f"image.repository={prefix}{name}", "--set-string", f"image.tag={tag}",
         "--set", f"worker.image={prefix}{worker}", "--set", "jobNamespaces={team-b}",
     ]  # fmt: skip
 
 
 WAITS = [
     ["kubectl", "wait", "--for=condition=Established", "crd",
-     "-l", "app.kubernetes.io/part-of=kuangchao", "--timeout=60s"],
+     "-l", "app.kubernetes.io/part-of=kuangchao", "--timeout=300s"],
     ["kubectl", "apply", "-f", "examples/pool.yaml"],
-    ["kubectl", "wait", "rpool/cpu", "--for=condition=Ready", "--timeout=120s"],
+    ["kubectl", "wait", "rpool/cpu", "--for=condition=Ready", "--timeout=600s"],
     ["kubectl", "get", "rpool", "cpu", "--no-headers"],
 ]  # fmt: skip
 NAMESPACE = [
