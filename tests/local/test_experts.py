@@ -14,6 +14,7 @@ from tests.local.training import Job, Trained, committed, split, train
 FULL = {"sharding": Sharding.FULL}
 PLANS = {
     "expert": split(data=2, expert=2),
+    "expert, recomputed in part": split(data=2, expert=2, recompute=Recompute.SELECTIVE),
     "expert, accumulated, recomputed": split(data=2, expert=2, accumulation=2, recompute=Recompute.FULL),
     "expert x data": split(data=4, expert=2),
     "all experts apart": split(data=4, expert=4),

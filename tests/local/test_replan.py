@@ -36,7 +36,8 @@ def test_a_job_that_ran_out_of_memory_ends_under_a_smaller_plan_with_the_loss_of
     status = json.loads((run.directory / "status.json").read_text())["status"]
     (first,) = status["outOfMemory"]
     assert first["plan"] == "dp2 micro-batch 16"
-    assert first["measuredBytes"] == failure["peakMemoryBytes"] > 16 * PER_SAMPLE > 0
+    # the largest of both ranks' figures, of which the failure is one
+    assert first["measuredBytes"] >= failure["peakMemoryBytes"] > 16 * PER_SAMPLE > 0
     planned = next(c for c in status["conditions"] if c["type"] == "Planned")
     assert planned["reason"] == "Replanned"
     assert "dp2 micro-batch 8 in place of dp2 micro-batch 16, which ran out of memory at step 5" in planned["message"]

@@ -10,7 +10,12 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint
-from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Recompute
@@ -25,6 +30,13 @@ FUSED_ATTENTION: Final = (
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001 - as above
     _ATEN._scaled_dot_product_efficient_attention.default,  # noqa: SLF001 - as above
     _ATEN._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001 - as above
+)
+# Marks for a profiler: FSDP sets others, and more of them, where it gathers parameters for a backward pass. No results.
+SAC_IGNORED_OPS.update(
+    (
+        torch.ops.profiler._record_function_enter_new.default,  # noqa: SLF001 - names of torch's operators
+        torch.ops.profiler._record_function_exit._RecordFunction,  # noqa: SLF001 - as above
+    )
 )
 
 
