@@ -12,7 +12,7 @@ from kuangchao_operator.cli.main import app
 EXAMPLE = Path(__file__).parents[3] / "examples/split"
 
 
-@pytest.mark.parametrize("millis", [1000, 1500, 2000])
+@pytest.mark.parametrize("millis", [1000, 1500, 1750, 2000])
 def test_the_planner_divides_it_over_tensor_pipeline_and_data_by_itself(tmp_path: Path, millis: int) -> None:
     nodes = tmp_path / "nodes.yaml"
     text = (EXAMPLE / "nodes.yaml").read_text()

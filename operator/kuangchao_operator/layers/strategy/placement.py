@@ -17,6 +17,14 @@ def island_of(shape: DeviceShape) -> int:
     return shape.fabric.island if shape.fabric is not None and shape.fabric.island > 1 else shape.per_node
 
 
+def filled_island(shape: DeviceShape, per_pod: int) -> int:
+    """Devices of an island that whole pods can fill. Pods may straddle the islands of a node, never two nodes, so only
+    where the node is the island is what they leave over no part of it.
+    """
+    island = island_of(shape)
+    return island if island != shape.per_node else max(1, island // per_pod) * min(per_pod, island)
+
+
 def rules(layout: Layout, shape: DeviceShape, per_pod: int) -> tuple[PlacementRule, ...]:
     """The rules of a layout in pods of `per_pod` devices, on nodes of a shape; the strictest first."""
     return (*_together(layout, shape, per_pod), *_rails(layout, shape))

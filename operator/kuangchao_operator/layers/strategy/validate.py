@@ -19,7 +19,7 @@ from kuangchao_operator.layers.strategy.legality import broken, unsound
 from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
 from kuangchao_operator.layers.strategy.pins import as_infeasible
-from kuangchao_operator.layers.strategy.placement import island_of
+from kuangchao_operator.layers.strategy.placement import filled_island
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, limits, open_axes, unbuilt
 from kuangchao_operator.layers.strategy.schedule.links import creation_order
 from kuangchao_operator.layers.strategy.schedule.proof import prove
@@ -116,8 +116,9 @@ def _layout(case: Case) -> Contradiction | None:
     """Every law of layouts. A tensor size beyond an island of fast links is the user's to pin."""
     sizes = _sizes(case)
     forced = case.request.parallelism.tensor is not None
-    shape = min(laws.hosts(case.request), key=island_of)
-    return broken(sizes) or unsound(sizes, None if forced else island_of(shape), case.plan.per_pod)
+    per_pod = case.plan.per_pod
+    width = min(filled_island(shape, per_pod) for shape in laws.hosts(case.request))
+    return broken(sizes) or unsound(sizes, None if forced else width, per_pod)
 
 
 def _sizes(case: Case) -> Sizes:

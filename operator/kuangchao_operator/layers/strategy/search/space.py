@@ -15,7 +15,7 @@ from kuangchao_contracts.plan import (
 from kuangchao_operator.layers.strategy.footprint.budget import spared_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
-from kuangchao_operator.layers.strategy.placement import island_of
+from kuangchao_operator.layers.strategy.placement import filled_island
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, given, limits
 
 FRAMEWORK = {"cpu": "kuangchao-cpu", "gpu": "kuangchao"}
@@ -69,7 +69,7 @@ def space_of(
         world=request.devices,
         per_pod=request.per_pod,
         per_node=shape.per_node,
-        island=island_of(shape),
+        island=filled_island(shape, request.per_pod),
         global_batch=request.training.global_batch,
         training=request.training,
         model=model if isinstance(model, TransformerModel) else SHAPELESS,
