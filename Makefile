@@ -12,7 +12,7 @@ CLUSTER ?= embedded
 FUZZ_SECONDS ?= 600
 LOCKS := base operator worker dev fuzz integrations
 
-BUDGET_unit := 4
+BUDGET_unit := 6
 BUDGET_boundary := 5
 BUDGET_local := 15
 BUDGET_api := 8
