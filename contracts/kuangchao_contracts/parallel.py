@@ -1,7 +1,7 @@
 """Parts of a plan beside the sizes of its axes: schedule, objective, overlaid groups, placement, time. Pure data."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -23,6 +23,12 @@ class Schedule(StrEnum):
     ZERO_BUBBLE_H1 = "zb-h1"
     ZERO_BUBBLE_H2 = "zb-h2"
     ZERO_BUBBLE_V = "zb-v"
+
+
+ZERO_BUBBLE: Final = frozenset({Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2, Schedule.ZERO_BUBBLE_V})
+"""Schedules that go back through a stage twice: for what went in, and for its weights."""
+IN_ROUNDS: Final = frozenset({Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1})
+"""Schedules that torch runs in rounds of equally many micro-batches."""
 
 
 class Objective(StrEnum):

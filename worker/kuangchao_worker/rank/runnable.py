@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.parallel import IN_ROUNDS, ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from kuangchao_contracts.rules import ParallelRules, TaskRule
 
@@ -19,10 +19,6 @@ CHUNKS: Final = {
     Schedule.ZERO_BUBBLE_V: (2, 2),
 }
 """Schedules of a pipeline, with the fewest and the most stages of the model on each rank."""
-ROUNDS: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1)
-"""Schedules that torch runs in rounds of equally many micro-batches."""
-APART: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
-"""Schedules with the gradients of weights apart: they go back through a stage twice."""
 
 
 def require_runnable(plan: ParallelPlan, rules: ParallelRules) -> None:
@@ -71,10 +67,10 @@ def _stages(plan: ParallelPlan) -> Iterator[tuple[str, object, str, object]]:
     if count < plan.pipeline:
         yield "accumulationSteps", count, "leaves stages without work", plan.pipeline
     rounds = max(1, count // plan.pipeline)
-    if plan.schedule in ROUNDS and count % rounds:
+    if plan.schedule in IN_ROUNDS and count % rounds:
         why = f"{plan.schedule.value} is run in {rounds} rounds of equally many micro-batches"
         yield "accumulationSteps", count, why, count - count % plan.pipeline
-    if plan.schedule in APART and plan.recompute is not Recompute.NONE:
+    if plan.schedule in ZERO_BUBBLE and plan.recompute is not Recompute.NONE:
         why = f"torch recomputes once, and {plan.schedule.value} goes back through a stage twice"
         yield "recompute", plan.recompute.value, why, Recompute.NONE.value
 

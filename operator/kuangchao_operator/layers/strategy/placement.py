@@ -22,7 +22,7 @@ def filled_island(shape: DeviceShape, per_pod: int) -> int:
     where the node is the island is what they leave over no part of it.
     """
     island = island_of(shape)
-    return island if island != shape.per_node else max(1, island // per_pod) * min(per_pod, island)
+    return island if island != shape.per_node else (island - island % per_pod) or island
 
 
 def rules(layout: Layout, shape: DeviceShape, per_pod: int) -> tuple[PlacementRule, ...]:

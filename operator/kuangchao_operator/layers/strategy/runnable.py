@@ -8,7 +8,7 @@ what is built.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.parallel import IN_ROUNDS, ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import Parallelism, PlanRequest, Recompute, Sharding
 from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
@@ -66,11 +66,6 @@ NEEDS: Final[dict[str, TaskRule]] = {
 pipelines are cut from, also says what is recomputed."""
 FOLLOWS: Final = {TaskRule.TENSOR: TaskRule.SEQUENCE}
 """What else a task with rules is taken to have rules for; a worker refuses the plan where it has none."""
-
-ROUNDS: Final = (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1)
-"""Schedules that torch runs in rounds of equally many micro-batches."""
-TWICE: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2, Schedule.ZERO_BUBBLE_V)
-"""Schedules that go back through a stage twice: for what went in, and for its weights."""
 
 NOT_BUILT: Final = "not built in the worker yet"
 LAYOUT_ONLY: Final = "a command lays out its own processes: only data parallel"
@@ -130,10 +125,10 @@ def unbuilt(setting: Setting, recompute: Recompute) -> Unbuilt | None:
     if layout.expert_tensor > 1:
         return Unbuilt("expertTensor", str(layout.expert_tensor), "1", "the worker does not cut an expert's matrices")
     rounds = max(1, count // layout.pipeline)
-    if layout.pipeline > 1 and setting.schedule in ROUNDS and count % rounds:
+    if layout.pipeline > 1 and setting.schedule in IN_ROUNDS and count % rounds:
         why = f"the worker runs {setting.schedule.value} in {rounds} rounds of equally many micro-batches"
         return Unbuilt("accumulationSteps", str(count), str(count - count % layout.pipeline), why)
-    if layout.pipeline > 1 and setting.schedule in TWICE and recompute is not Recompute.NONE:
+    if layout.pipeline > 1 and setting.schedule in ZERO_BUBBLE and recompute is not Recompute.NONE:
         why = f"torch recomputes once, and {setting.schedule.value} goes back through a stage twice"
         return Unbuilt("recompute", recompute.value, Recompute.NONE.value, why)
     return None

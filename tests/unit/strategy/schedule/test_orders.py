@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.parallel import ZERO_BUBBLE, Schedule
 from kuangchao_operator.layers.strategy.footprint.schedules import in_flight
-from kuangchao_operator.layers.strategy.schedule.orders import ZERO_BUBBLE, orders
+from kuangchao_operator.layers.strategy.schedule.orders import orders
 from kuangchao_operator.layers.strategy.schedule.passes import Kind, Order, Pass, held
 from kuangchao_operator.layers.strategy.schedule.proof import prove
 

@@ -16,7 +16,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.parallel import ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import ParallelPlan
 
 PIPELINE: Final = "pipeline"
@@ -32,8 +32,6 @@ STAGES: Final[dict[Schedule, type[Multiple]]] = {
     Schedule.ZERO_BUBBLE_V: ScheduleZBVZeroBubble,
 }
 """torch's schedules that take any number of stages on a rank."""
-APART: Final = (Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_V)
-"""Those in which torch takes the backward pass of a stage apart."""
 Loss = Callable[[torch.Tensor, int], torch.Tensor]
 """Loss of a micro-batch, from the last stage's output and the micro-batch's number."""
 
@@ -52,7 +50,7 @@ class PipeRunner:
         self.first, self.last = 0 in stages, count - 1 in stages
         group = mesh.get_group(PIPELINE)
         made = [PipelineStage(module, n, count, device, group=group) for n, module in stages.items()]
-        if plan.schedule in APART:
+        if plan.schedule in ZERO_BUBBLE:
             for module in stages.values():
                 module.register_forward_hook(_own)
         self._loss: Loss | None = None

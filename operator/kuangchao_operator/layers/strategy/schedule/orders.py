@@ -8,15 +8,12 @@ groups of the interleaved one), Qi et al. 2023 ("Zero Bubble Pipeline Parallelis
 from collections.abc import Iterator
 
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.parallel import ZERO_BUBBLE, Schedule
 from kuangchao_operator.layers.strategy.footprint.schedules import group_size
 from kuangchao_operator.layers.strategy.schedule.passes import Kind, Order, Orders, Pass, Placement
 from kuangchao_operator.layers.strategy.schedule.vee import vee
 
 F, B, W = Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT
-
-ZERO_BUBBLE = frozenset({Schedule.ZERO_BUBBLE_H1, Schedule.ZERO_BUBBLE_H2, Schedule.ZERO_BUBBLE_V})
-"""Schedules in which the gradients of weights are passes of their own."""
 
 
 def placement(schedule: Schedule, pipeline: int, virtual: int) -> Placement:

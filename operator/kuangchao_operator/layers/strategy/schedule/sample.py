@@ -5,9 +5,8 @@ Pure.
 
 from itertools import chain
 
-from kuangchao_contracts.parallel import Schedule
+from kuangchao_contracts.parallel import ZERO_BUBBLE, Schedule
 from kuangchao_operator.layers.strategy.footprint.schedules import group_size
-from kuangchao_operator.layers.strategy.schedule.orders import ZERO_BUBBLE
 
 MOST = 512
 """Micro-batches that anybody looks at."""
