@@ -103,6 +103,18 @@ REFUSED: dict[str, tuple[PlanRequest, str, str, str]] = {
     ),
     "more stages than layers": (wish(LLAMA.replace(layers=6), pipeline=16), "parallelism.pipeline", "16", "4"),
     "more virtual stages than layers": (wish(pipeline=16, virtualStages=4), "parallelism.virtualStages", "4", "2"),
+    "two runs of layers on more stages than half the layers": (
+        wish(LLAMA.replace(layers=28), pipeline=16, schedule="interleaved"),
+        "parallelism.pipeline",
+        "16",
+        "8",
+    ),
+    "a schedule that no two stages have the layers for": (
+        wish(LLAMA.replace(layers=3), schedule="zb-v"),
+        "parallelism.schedule",
+        "zb-v",
+        "1f1b",
+    ),
     "virtual stages without a pipeline": (wish(pipeline=1, virtualStages=2), "parallelism.virtualStages", "2", "1"),
     "an embedding alone": (
         wish(pipeline=4, stageLayers=[0, 11, 11, 10]),

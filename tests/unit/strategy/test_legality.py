@@ -41,7 +41,7 @@ def test_28_heads_name_every_tensor_size_that_divides_them() -> None:
         (LLAMA_8B, {"layout": Layout(tensor=8, sequence=True), "sequence_length": 1001}, "tensor", 8, "7 or 11"),
         (LLAMA_8B, {"layout": Layout(context=4), "sequence_length": 1004}, "context", 4, "2 or 251"),
         (LLAMA_8B, {"layout": Layout(virtual=2)}, "virtualStages", 2, "1"),
-        (LLAMA_8B, {**INTERLEAVED, "micro_batches": 3}, "microBatches", 3, "4"),
+        (LLAMA_8B, {**INTERLEAVED, "micro_batches": 3}, "accumulationSteps", 3, "4"),
     ],
 )
 def test_each_law_names_the_nearest_legal_value(

@@ -20,21 +20,40 @@ ENDS: Final = 2
 
 def stages(sizes: Sizes) -> Contradiction | None:
     """No more stages than modules: the layers, and an embedding and an output layer where these may stand alone."""
-    model, virtual = sizes.model, sizes.virtual or 1
+    model, virtual = sizes.model, sizes.virtual or fewest_chunks(sizes.schedule)
     pipeline = sizes.pipeline or (2 if virtual > 1 else 1)
     if model is None or sizes.stage_layers or pipeline * virtual <= max(1, _modules(model.layers, sizes)):
         return None
-    field, size, other = ("virtualStages", virtual, pipeline) if virtual > 1 else ("pipeline", pipeline, 1)
+    if sizes.pipeline is None and sizes.virtual is None and sizes.schedule is not None:
+        return _too_few(sizes.schedule, virtual, model.layers)
+    many = (sizes.virtual or 1) > 1
+    field, size, other = ("virtualStages", virtual, pipeline) if many else ("pipeline", pipeline, virtual)
     most = max(1, _modules(model.layers, sizes) // other)
-    if virtual == 1 and sizes.devices is not None:
+    if field == "pipeline" and sizes.devices is not None:
         most = next(n for n in divisors(sizes.devices) if n <= most)
+    by = f" with schedule {sizes.schedule.value}" if sizes.virtual is None and virtual > 1 and sizes.schedule else ""
     return Contradiction(
         field,
         size,
         str(most),
-        f"{field}={size} makes {pipeline * virtual} stages of {model.layers} layers, and a stage without layers would"
-        f" hang; nearest legal {field}: {most}",
+        f"{field}={size}{by} makes {pipeline * virtual} stages of {model.layers} layers, and a stage without layers"
+        f" would hang; nearest legal {field}: {most}",
     )
+
+
+def fewest_chunks(schedule: Schedule | None) -> int:
+    """Runs of layers that a stage has at the least."""
+    return 2 if schedule in (Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_V) else 1
+
+
+def _too_few(schedule: Schedule, chunks: int, layers: int) -> Contradiction:
+    """Where the pipeline is the planner's to choose and the shortest one is too long."""
+    plain = Schedule.ONE_F_ONE_B.value
+    message = (
+        f"schedule={schedule.value} makes {2 * chunks} stages of {layers} layers at the least, and a stage without"
+        f" layers would hang; nearest legal schedule: {plain}"
+    )
+    return Contradiction("schedule", schedule.value, plain, message)
 
 
 def _modules(layers: int, sizes: Sizes) -> int:
@@ -92,12 +111,14 @@ def interleaving(sizes: Sizes) -> Contradiction | None:
     pipeline, virtual, batches = sizes.pipeline, sizes.virtual, sizes.micro_batches
     if pipeline is None or virtual is None or batches is None or pipeline == 1 or virtual == 1:
         return None
+    if sizes.global_batch is not None:
+        return None  # `filled_pipeline` says which of its sizes is wrong
     if sizes.schedule in (Schedule.GPIPE, Schedule.ZERO_BUBBLE_V):
         return None
     if batches >= pipeline:
         return None
     return Contradiction(
-        "microBatches",
+        "accumulationSteps",
         batches,
         str(pipeline),
         f"{batches} micro-batches are fewer than the {pipeline} stages that interleave; nearest legal number:"
