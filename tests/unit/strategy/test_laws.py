@@ -183,22 +183,6 @@ def test_a_transformer_needs_its_sequence_length_and_whole_heads() -> None:
     assert (why.reason, why.field, why.nearest) == ("InvalidSpec", "model.heads", "4 or 8")
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "value", "nearest"),
-    [
-        ({"frozen_layers": 3}, "model.frozenLayers", "3", "2"),
-        ({"experts": Experts(count=4, per_token=5, ffn=8)}, "model.experts.perToken", "5", "4"),
-        ({"experts": Experts(count=4, per_token=1, ffn=8, dense_layers=3)}, "model.experts.denseLayers", "3", "2"),
-    ],
-)
-def test_no_part_of_a_model_is_more_than_the_whole(
-    changes: dict[str, Any], field: str, value: str, nearest: str
-) -> None:
-    wish = request(model=TransformerModel(layers=2, hidden=64, heads=4, ffn=128, vocab=100, **changes))
-    why = refusal(wish.replace(training=wish.training.replace(sequence_length=8)))
-    assert (why.reason, why.field, why.value, why.nearest) == ("InvalidSpec", field, value, nearest)
-
-
 def test_experts_count_in_a_plans_memory() -> None:
     dense = TransformerModel(layers=2, hidden=64, heads=4, ffn=128, vocab=100)
     wish = request(model=dense)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kuangchao_contracts.plan import Infeasible, MeasuredModel, PlanRequest, TransformerModel
-from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
+from kuangchao_operator.layers.strategy import descriptor
 from kuangchao_operator.layers.strategy.refusal import refused
 
 ACROSS: Final = ("tensor", "pipeline", "context", "expert")
@@ -45,65 +45,43 @@ def _sequence_known(request: PlanRequest) -> Infeasible | None:
 
 
 def _positions(model: TransformerModel, length: int) -> Infeasible | None:
-    """Learned positions end: a longer sequence has no embedding to look up."""
-    most = model.learned_positions
-    if not most or length <= most:
-        return None
+    """Learned positions end: a longer sequence has no embedding to look up. Where positions are computed nothing
+    fails, but a model that goes on beyond what it was made for is what somebody has to say (as for Megatron-LM).
+    """
+    learned, most = model.learned_positions, model.max_sequence
+    if learned and length > learned:
+        return _too_long(length, f"model.learnedPositions={learned}", learned)
+    if most is not None and length > most:
+        return _too_long(
+            length, f"model.maxSequence={most}", most, "; where it is meant, raise or drop model.maxSequence"
+        )
+    return None
+
+
+def _too_long(length: int, bound: str, nearest: int, otherwise: str = "") -> Infeasible:
     return refused(
         reason="InvalidSpec",
         field="training.sequenceLength",
         value=str(length),
-        nearest=str(most),
-        message=f"training.sequenceLength={length} is more than model.learnedPositions={most}; nearest legal"
-        f" training.sequenceLength: {most}",
+        nearest=str(nearest),
+        message=f"training.sequenceLength={length} is more than {bound}; nearest legal training.sequenceLength:"
+        f" {nearest}{otherwise}",
     )
 
 
-def _heads_divide(request: PlanRequest) -> Infeasible | None:
-    model = request.model
-    if not isinstance(model, TransformerModel) or model.head_dim is not None or model.latent_attention is not None:
+def _description(request: PlanRequest) -> Infeasible | None:
+    """A model that contradicts itself cannot be trained in any way."""
+    found = descriptor.fault(request.model) if request.model is not None else None
+    if found is None:
         return None
-    if model.hidden % model.heads == 0:
-        return None
-    near = either(nearest_divisors(model.hidden, model.heads))
     return refused(
-        reason="InvalidSpec",
-        field="model.heads",
-        value=str(model.heads),
-        nearest=near,
-        message=f"model.heads={model.heads} does not divide model.hidden={model.hidden} and model.headDim is not set;"
-        f" nearest legal model.heads: {near}",
+        reason="InvalidSpec", field=found.field, value=str(found.value), nearest=found.nearest, message=found.message
     )
-
-
-def _parts_within_whole(request: PlanRequest) -> Infeasible | None:
-    """A token cannot visit more experts than there are, nor can more layers be frozen or plain than there are."""
-    model = request.model
-    if not isinstance(model, TransformerModel):
-        return None
-    bounds = [("frozenLayers", model.frozen_layers, "layers", model.layers)]
-    if model.experts is not None:
-        bounds += [
-            ("experts.perToken", model.experts.per_token, "experts.count", model.experts.count),
-            ("experts.denseLayers", model.experts.dense_layers, "layers", model.layers),
-        ]
-    for name, part, whole_name, whole in bounds:
-        if part > whole:
-            return refused(
-                reason="InvalidSpec",
-                field=f"model.{name}",
-                value=str(part),
-                nearest=str(whole),
-                message=f"model.{name}={part} is more than model.{whole_name}={whole}; nearest legal model.{name}:"
-                f" {whole}",
-            )
-    return None
 
 
 LAWS: tuple[Callable[[PlanRequest], Infeasible | None], ...] = (
     _layers_to_cut,
+    _description,
     _sequence_known,
-    _heads_divide,
-    _parts_within_whole,
 )
 """In the order in which a person would want to hear of them."""

@@ -17,6 +17,7 @@ from kuangchao_contracts.plan import (
     Sharding,
     TransformerModel,
 )
+from kuangchao_operator.layers.strategy.descriptor import fault
 from kuangchao_operator.layers.strategy.fit.runs import FULLEST, Figure, Run
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, pieces
 from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Recomputed, Setting
@@ -97,6 +98,9 @@ def _run(number: int, cells: dict[str, str | None]) -> Run:
         first = error.errors()[0]
         column = ".".join(str(part) for part in first["loc"])
         raise InvalidInputError(f"line {number}: {column}", given.get(column), first["msg"]) from None
+    wrong = fault(model)
+    if wrong is not None:
+        raise InvalidInputError(f"line {number}: {wrong.field}", wrong.value, wrong.why, wrong.nearest)
     setting = _setting(number, line, model)
     broken = contradiction(setting)
     if broken is not None:

@@ -39,4 +39,4 @@ def measured_peak(model: MeasuredModel, setting: Setting, calibration: Calibrati
 
 def trainable(model: MeasuredModel) -> int:
     """Parameters that have a gradient and optimizer states."""
-    return model.parameters if model.trainable_parameters is None else min(model.trainable_parameters, model.parameters)
+    return model.parameters if model.trainable_parameters is None else model.trainable_parameters
