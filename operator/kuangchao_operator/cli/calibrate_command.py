@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_operator.cli.output import Format, Output, emit_json, table
 
 if TYPE_CHECKING:
     from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 
-Runs = Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs, one reading a line (docs/planner.md).")]
+ARGUMENT = "RUNS.csv"
+Runs = Annotated[str, typer.Argument(metavar=ARGUMENT, help="Measured runs, one reading a line (docs/planner.md).")]
 
 
 def calibrate(
@@ -37,16 +37,19 @@ def calibrate(
     errorBeforePpm, errorAfterPpm, errorHeldOutPpm}]}
     """
     import hashlib
-    from pathlib import Path
 
+    from kuangchao_operator.cli.files import as_text, read_bytes, write_text
     from kuangchao_operator.layers.strategy.fit.decide import fit
     from kuangchao_operator.layers.strategy.fit.reading import runs_of
     from kuangchao_operator.layers.strategy.fit.report import fit_json, run_cells, summary_lines
 
-    raw = Path(runs).read_bytes()
-    found = fit(runs_of(_text(runs, raw)), _base(base), hashlib.sha256(raw).hexdigest(), frozenset(hold or ()))
+    raw = read_bytes(ARGUMENT, runs)
+    found = fit(
+        runs_of(as_text(ARGUMENT, runs, raw)), _base(base), hashlib.sha256(raw).hexdigest(), frozenset(hold or ())
+    )
     if write is not None:
-        Path(write).write_text(found.calibration.model_dump_json(by_alias=True, exclude_defaults=True, indent=1) + "\n")
+        text = found.calibration.model_dump_json(by_alias=True, exclude_defaults=True, indent=1)
+        write_text("--write", write, f"{text}\n")
     if output is Format.JSON:
         emit_json(fit_json(found))
         return
@@ -57,16 +60,8 @@ def calibrate(
 
 
 def _base(path: str | None) -> Calibration:
-    from pathlib import Path
-
+    from kuangchao_operator.cli.files import read_bytes
     from kuangchao_operator.layers.strategy.footprint import shipped
     from kuangchao_operator.layers.strategy.footprint.calibration import parse
 
-    return shipped.load() if path is None else parse(Path(path).read_bytes(), path)
-
-
-def _text(path: str, raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(path, None, f"is no UTF-8 text: {error}") from None
+    return shipped.load() if path is None else parse(read_bytes("--base", path), path)

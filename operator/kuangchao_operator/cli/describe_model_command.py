@@ -13,8 +13,6 @@ from kuangchao_contracts.errors import InvalidInputError, UnavailableError
 from kuangchao_operator.cli.output import Format, Output, emit_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kuangchao_contracts.plan import ModelDescriptor
 
 MEASURE = "kuangchao_worker.tasks.measure"
@@ -45,12 +43,10 @@ def describe_model(
 
     JSON: {model, taskRules, parameters, trainableParameters, remark}
     """
-    import pathlib
-
     from kuangchao_operator.layers.strategy.footprint.counts import parameter_count, trainable_count
 
-    path = pathlib.Path(source)
-    found = _Found(_from_config(path)) if path.suffix == ".json" else _from_code(source, arg or [])
+    found = _Found(_from_config(source)) if source.endswith(".json") else _from_code(source, arg or [])
+    _check(found.model)
     wire, count, trained = found.model.wire(), parameter_count(found.model), trainable_count(found.model)
     remark = found.remark
     if found.parameters not in (None, count):
@@ -80,17 +76,27 @@ class _Found(NamedTuple):
     remark: str = ""
 
 
-def _from_config(path: Path) -> ModelDescriptor:
+def _check(model: ModelDescriptor) -> None:
+    """What a job would be refused for is not described. Raises InvalidInputError."""
+    from kuangchao_operator.layers.strategy.descriptor import fault
+
+    wrong = fault(model)
+    if wrong is not None:
+        raise InvalidInputError(wrong.field, wrong.value, wrong.why, wrong.nearest)
+
+
+def _from_config(name: str) -> ModelDescriptor:
     import json
 
+    from kuangchao_operator.cli.files import read_text
     from kuangchao_operator.layers.strategy.describe.huggingface import describe
 
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidInputError(str(path), None, f"is no JSON: {error}") from None
+        config = json.loads(read_text("source", name))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError("source", name, f"is no JSON: {error}") from None
     if not isinstance(config, dict):
-        raise InvalidInputError(str(path), type(config).__name__, "is no JSON object")
+        raise InvalidInputError("source", name, f"is no JSON object but a {type(config).__name__}")
     return describe(config)
 
 

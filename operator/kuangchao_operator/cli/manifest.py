@@ -4,9 +4,7 @@ Judges a file exactly as the API server would; never fills in what the user left
 """
 
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
@@ -16,10 +14,12 @@ from kuangchao_contracts.api.meta import CustomObject
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.names import API_VERSION
 from kuangchao_operator.cli.explain import explain, nearest_word
+from kuangchao_operator.cli.files import ARGUMENT, STDIN, read_text
 from kuangchao_operator.cli.rules import check_job
 from kuangchao_operator.cli.yamltext import Document, parse
 
 T = TypeVar("T", bound=CustomObject)
+RESOURCES = "--resources"
 KINDS: dict[str, type[CustomObject]] = {
     "TrainingJob": TrainingJob,
     "ResourcePool": ResourcePool,
@@ -27,15 +27,9 @@ KINDS: dict[str, type[CustomObject]] = {
 }
 
 
-def read(name: str) -> list[Document]:
-    """The documents of a file, or of standard input for `-`. Raises InvalidInputError."""
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
-    except OSError as error:
-        raise InvalidInputError("FILE", name, error.strerror or "cannot be read") from None
-    except UnicodeDecodeError:
-        raise InvalidInputError("FILE", name, "is not UTF-8 text") from None
-    return parse("stdin" if name == "-" else name, text)
+def read(name: str, option: str = ARGUMENT) -> list[Document]:
+    """The documents of a file that an option names, or of standard input for `-`. Raises InvalidInputError."""
+    return parse("stdin" if name == STDIN else name, read_text(option, name))
 
 
 def read_job(name: str) -> TrainingJob:
@@ -46,7 +40,7 @@ def read_job(name: str) -> TrainingJob:
             f"holds {len(documents)} documents and must hold exactly one TrainingJob; "
             "pools and descriptors go into --resources"
         )
-        raise InvalidInputError("FILE", name, why, "1 document")
+        raise InvalidInputError(ARGUMENT, name, why, "1 document")
     job = cast(TrainingJob, to_object(documents[0], ("TrainingJob",)))
     check_job(documents[0], job)
     return job
@@ -55,7 +49,9 @@ def read_job(name: str) -> TrainingJob:
 def read_resources(name: str) -> tuple[list[ResourceDescriptorObject], list[ResourcePool]]:
     """Descriptors and pools of a file. Raises InvalidInputError."""
     objects = [
-        to_object(item, ("ResourceDescriptor", "ResourcePool")) for document in read(name) for item in _items(document)
+        to_object(item, ("ResourceDescriptor", "ResourcePool"))
+        for document in read(name, RESOURCES)
+        for item in _items(document)
     ]
     return _of_kind(objects, ResourceDescriptorObject), _of_kind(objects, ResourcePool)
 

@@ -79,7 +79,7 @@ def plan(
     job, planner = read_job(file), _planner(calibration)
     found = request_here(job) if resources is None else request_for(job, *read_resources(resources))
     request = wished(found, what_if, objective)
-    outcome = planner.plan(request) if check is None else planner.check(read_plan(check), request)
+    outcome = planner.plan(request) if check is None else planner.check(read_plan(check, "--check"), request)
     step = planner.simulate(outcome.plan, request) if simulate is not None and outcome.plan is not None else None
     if output is Format.JSON:
         emit_json(plan_json(outcome) | ({} if step is None else {"simulation": simulation_json(step)}))
@@ -91,12 +91,11 @@ def plan(
 
 
 def _planner(calibration: str | None) -> Planner:
-    from pathlib import Path
-
+    from kuangchao_operator.cli.files import read_bytes
     from kuangchao_operator.layers.strategy.footprint.calibration import parse
     from kuangchao_operator.layers.strategy.shipped import Planner
 
-    return Planner(None if calibration is None else parse(Path(calibration).read_bytes(), calibration))
+    return Planner(None if calibration is None else parse(read_bytes("--calibration", calibration), calibration))
 
 
 def request_here(job: TrainingJob) -> PlanRequest:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli.files import ARGUMENT
 from kuangchao_operator.cli.output import Format, Output, emit_json
 
 if TYPE_CHECKING:
@@ -41,16 +42,16 @@ def plan_diff(before: PlanFile, after: PlanFile, output: Output = Format.TEXT) -
     print("\n".join(lines) or "no difference")
 
 
-def read_plan(name: str) -> ParallelPlan:
-    """The plan of a file. Raises InvalidInputError."""
+def read_plan(name: str, option: str = ARGUMENT) -> ParallelPlan:
+    """The plan of a file that an option names. Raises InvalidInputError."""
     from pydantic import ValidationError
 
     from kuangchao_contracts.plan import ParallelPlan
     from kuangchao_operator.cli.manifest import read
 
-    documents = read(name)
+    documents = read(name, option)
     if len(documents) != 1:
-        raise InvalidInputError("FILE", name, f"holds {len(documents)} documents", "1 plan")
+        raise InvalidInputError(option, name, f"holds {len(documents)} documents", "1 plan")
     try:
         return ParallelPlan.model_validate(_plan_in(documents[0].data))
     except ValidationError as error:

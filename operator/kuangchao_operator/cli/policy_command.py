@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli.files import ARGUMENT, STDIN, read_bytes
 from kuangchao_operator.cli.output import Format, Output, emit_json, table
 
 if TYPE_CHECKING:
@@ -35,19 +33,12 @@ def check(file: File, output: Output = Format.TEXT) -> None:
     from kuangchao_contracts.policy import BUILT_IN
     from kuangchao_operator.policy.reader import read_policy
 
-    policy = read_policy("stdin" if file == "-" else file, _content(file), BUILT_IN.generation + 1)
+    policy = read_policy("stdin" if file == STDIN else file, read_bytes(ARGUMENT, file), BUILT_IN.generation + 1)
     found = list(differences(BUILT_IN, policy))
     if output is Format.JSON:
         emit_json(as_json(policy, found))
     else:
         print(report(policy, found))
-
-
-def _content(file: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise InvalidInputError("FILE", file, error.strerror or "cannot be read") from None
 
 
 def differences(old: Policy, new: Policy) -> Iterator[tuple[str, str, Right | None, Right | None]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_operator.cli.files import write_text
 from kuangchao_operator.cli.output import Format
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def alone(drawing: Drawing | None, to: str | None) -> bool:
 def draw(step: Simulation, drawing: Drawing, to: str | None, output: Format) -> None:
     """Write the drawing to a file, or to stdout unless that is taken by JSON."""
     if to is not None:
-        Path(to).write_text(_text(step, drawing, plain=False), encoding="utf-8")
+        write_text("--to", to, _text(step, drawing, plain=False))
     elif output is not Format.JSON:
         print(_text(step, drawing, plain=not _unicode()).rstrip("\n"))
 

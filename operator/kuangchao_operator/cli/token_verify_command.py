@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kuangchao_contracts import errors as e
+from kuangchao_operator.cli.files import ARGUMENT, read_bytes
 from kuangchao_operator.cli.output import REFUSED, Format, Output, emit_json, error_json
 
 if TYPE_CHECKING:
     from kuangchao_contracts.claims import Claims
     from kuangchao_contracts.keys import KeySet
 
-MAX_FILE_BYTES = 1 << 20
 KEY_MEMBERS = ("kty", "crv", "x", "kid", "state", "useUntil")
 
 
@@ -62,8 +62,7 @@ def judge(token: str, keys: KeySet, audience: str, issuer: str, attempt: int | N
 
 
 def _token(path: Path) -> str:
-    with path.open("rb") as file:
-        raw = file.read(MAX_FILE_BYTES)
+    raw = read_bytes(ARGUMENT, path)
     try:
         return raw.decode("ascii")
     except UnicodeDecodeError:
@@ -77,14 +76,14 @@ def _keys(path: Path) -> KeySet:
     from kuangchao_contracts.keys import Jwks, KeySet
 
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_bytes("--jwks", path))
         found = {"keys": [_key(entry) for entry in document["keys"]], "denied": document.get("denied", ())}
         return KeySet(Jwks.model_validate(found))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise e.InvalidInputError("--jwks", str(path), f"{where}: {first['msg']}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise e.InvalidInputError("--jwks", str(path), 'must be {"keys": [...]} with Ed25519 keys') from None
 
 
