@@ -246,6 +246,44 @@ def test_no_tensor_group_begins_inside_of_a_pod() -> None:
     assert (refusal(made, request).field, refusal(made, request).nearest) == ("parallelism.tensor", "3")
 
 
+RULED = ["tensor", "sequence", "pipeline"]
+UNPINNED: list[tuple[Layout, dict[str, Any], list[str], str]] = [
+    (
+        Layout(pipeline=4, data=4, virtual=2),
+        {"schedule": Schedule.ZERO_BUBBLE_V, "recompute": Recompute.NONE},
+        RULED,
+        "parallelism.schedule=zb-v: used only where the job pins it, by parallelism.schedule: zb-v",
+    ),
+    (
+        Layout(data=16),
+        {},
+        [],
+        "=optimizer: used only where the job pins it, by parallelism.sharding: optimizer",
+    ),
+    (Layout(pipeline=4, data=4), {"schedule": Schedule.ZERO_BUBBLE_H2}, RULED, "schedule=zb-h2: not built in"),
+    (LAYOUT, {}, RULED[2:], "tensor=2: needs rules in the task: used where parallelism.taskRules names tensor, or"),
+]
+
+
+@pytest.mark.parametrize(("layout", "changes", "rules", "message"), UNPINNED)
+def test_what_a_job_has_to_pin_is_told_with_the_pin(
+    layout: Layout, changes: dict[str, Any], rules: list[str], message: str
+) -> None:
+    asked = {"sharding": "optimizer"} if changes else {}
+    made = by_hand(layout, **{"recompute": Recompute.NONE} | changes)
+    why = refusal(made, wish(pins={"taskRules": rules} | asked).replace(what_if=False))
+    assert message in why.message
+    assert why.nearest in ("1f1b", "none", "1")
+
+
+def test_a_plan_with_the_pin_is_fine() -> None:
+    """Only where the job pins it: then it is."""
+    layout, changes, rules, _ = UNPINNED[0]
+    pins = {"taskRules": rules, "sharding": "optimizer", "schedule": "zb-v"}
+    request = wish(LLAMA.replace(layers=8), pins=pins).replace(what_if=False)
+    assert validate.violation(by_hand(layout, **changes), request, knowledge()) is None
+
+
 def test_memory_is_computed_anew_on_every_stage() -> None:
     why = refusal(by_hand(LAYOUT, sharding=Sharding.NONE), wish(shapes=(H100.replace(memory_bytes=16 * GIB),)))
     assert (why.reason, why.field, len(why.memory)) == ("Infeasible", "deviceMemory", 4)

@@ -12,6 +12,7 @@ from kuangchao_contracts.parallel import IN_ROUNDS, ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import Parallelism, PlanRequest, Recompute, Sharding
 from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.shown import as_written
 
 NEUTRAL: Final[dict[str, object]] = {
     "tensor": 1,
@@ -106,6 +107,18 @@ def closed_reason(request: PlanRequest, name: str = "") -> str:
     if request.plugged:
         return PLUGGED
     return on_request(NEEDS[name]) if name in CARRIED_OUT and name in NEEDS else NOT_BUILT
+
+
+def unasked_reason(request: PlanRequest, name: str, value: object) -> str:
+    """Why no plan of this request has this value of an axis, where the job does not pin it."""
+    if not request.managed or request.plugged:
+        return closed_reason(request)
+    carried_out = CARRIED_OUT.get(name, ())
+    if carried_out is not ANY and value not in carried_out:
+        return NOT_BUILT
+    if value not in UNASKED.get(name, (value,)):
+        return f"used only where the job pins it, by parallelism.{name}: {as_written(value)}"
+    return closed_reason(request, name)
 
 
 class Unbuilt(NamedTuple):

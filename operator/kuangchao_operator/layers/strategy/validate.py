@@ -20,7 +20,8 @@ from kuangchao_operator.layers.strategy.modellaws import ACROSS
 from kuangchao_operator.layers.strategy.numbers import either, nearest_divisors
 from kuangchao_operator.layers.strategy.pins import as_infeasible
 from kuangchao_operator.layers.strategy.placement import filled_island
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, limits, open_axes, unbuilt
+from kuangchao_operator.layers.strategy.refusal import refused
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, limits, open_axes, unasked_reason, unbuilt
 from kuangchao_operator.layers.strategy.schedule.links import creation_order
 from kuangchao_operator.layers.strategy.schedule.proof import prove
 from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
@@ -88,7 +89,7 @@ def _pins(case: Case) -> Contradiction | None:
             return _differs(name, written, wish.get(name, neutral), f"spec.parallelism.{name}")
         usable = name in opened and written in limited.get(name, (written,))
         if not usable and written != neutral:
-            why = f"{name}={as_written(written)}: {closed_reason(case.request)}"
+            why = f"{name}={as_written(written)}: {unasked_reason(case.request, name, written)}"
             message = f"{why}; nearest legal {name}: {as_written(neutral)}"
             return Contradiction(name, as_written(written), as_written(neutral), message)
     return None
@@ -303,12 +304,12 @@ def _memory(case: Case) -> Infeasible | None:
         return None
     stages = memory.stages(case.setting)
     worst = max(stages, key=lambda stage: stage.reserved_bytes)
-    return Infeasible(
+    return refused(
         reason="Infeasible",
         field="deviceMemory",
         value=human_bytes(budget),
         nearest=human_bytes(need),
-        message=f"stage {worst.stage} of the plan {memory.refusal(case.setting)}; {'; '.join(worst.arithmetic)}"[:1024],
+        message=f"stage {worst.stage} of the plan {memory.refusal(case.setting)}; {'; '.join(worst.arithmetic)}",
         memory=stages,
     )
 
