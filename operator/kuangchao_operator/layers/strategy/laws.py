@@ -1,34 +1,58 @@
-"""Laws that a request must satisfy before anything is costed; each names the field, value and nearest legal one.
+"""Laws that a request must satisfy before anything is costed; a refusal names the field, value and nearest legal one.
 
 Here are those of pods, pools, models and of what workers run; what a user pinned is judged by the laws of layouts
-(`legality`), as far as it says enough. Pure. A law returns the Infeasible it finds, or None.
+(`legality`), as far as it says enough. Pure.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kuangchao_contracts.plan import DeviceShape, Infeasible, PlanRequest, Precision, RejectedAxis, StageMemory
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import modellaws
-from kuangchao_operator.layers.strategy.legality import broken, unsound
 from kuangchao_operator.layers.strategy.modellaws import ACROSS
-from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
-from kuangchao_operator.layers.strategy.pins import as_infeasible, pinned_sizes
+from kuangchao_operator.layers.strategy.nearest import mended
+from kuangchao_operator.layers.strategy.pins import layout_faults
 from kuangchao_operator.layers.strategy.refusal import refused
+from kuangchao_operator.layers.strategy.rewrite import asked
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, closed_reason, open_axes
 from kuangchao_operator.layers.strategy.shown import as_written
+from kuangchao_operator.layers.strategy.sizes import Broken
 
 _NOT_BUILT_PRECISIONS = {
     Precision.BF16_PURE: "keeps parameters in fp32",
     Precision.FP16_PURE: "keeps parameters in fp32",
     Precision.FP8: "has no fp8 kernels",
 }
-Law = Callable[[PlanRequest], Infeasible | None]
+Law = Callable[[PlanRequest], Broken | None]
 
 
 def violated(request: PlanRequest) -> Infeasible | None:
-    """The first law that the request breaks."""
-    return next((found for law in LAWS if (found := law(request)) is not None), None)
+    """The first law that the request breaks, with the nearest legal value."""
+    found = next(faults(request), None)
+    if found is None:
+        return None
+    way = mended(found, asked(request, faults))
+    closed = found.field.removeprefix("parallelism.") in NEUTRAL.keys() - open_axes(request)
+    return refused(
+        reason="Infeasible" if way.field == "training.globalBatch" else found.reason,
+        field=way.field,
+        value=None if way.value == "none" else str(way.value),
+        nearest=way.nearest,
+        message=way.message,
+        rejected=rejected_axes(request) if closed else (),
+    )
+
+
+def lawful(request: PlanRequest) -> bool:
+    """Whether a request breaks no law: the same for those who need no words."""
+    return next(faults(request), None) is None
+
+
+def faults(request: PlanRequest) -> Iterator[Broken]:
+    """Every law that the request breaks, without nearest values."""
+    yield from (found for law in LAWS if (found := law(request)) is not None)
+    yield from layout_faults(request, frozenset(RUNNABLE) if mixed(request) else open_axes(request))
 
 
 def rejected_axes(request: PlanRequest) -> tuple[RejectedAxis, ...]:
@@ -56,113 +80,86 @@ def mixed(request: PlanRequest) -> str:
     return f"the pool mixes {named}: ranks of one group would not be equal"
 
 
-def _axes_open(request: PlanRequest) -> Infeasible | None:
+def _axes_open(request: PlanRequest) -> Broken | None:
     wire, opened = request.parallelism.wire(), open_axes(request)
     for name, neutral in NEUTRAL.items():
         value = wire.get(name, neutral)
         if name not in opened and value not in (neutral, []):
-            shown, near = as_written(value), as_written(neutral)
-            return refused(
-                reason="Infeasible",
-                field=f"parallelism.{name}",
-                value=shown,
-                nearest=near,
-                message=f"parallelism.{name}={shown}: {closed_reason(request)}; nearest legal value: {near}",
-                rejected=rejected_axes(request),
-            )
+            shown = as_written(value)
+            why = f"parallelism.{name}={shown}: {closed_reason(request)}"
+            number = value if isinstance(value, int) else shown
+            return Broken(f"parallelism.{name}", number, why, reason="Infeasible")
     return None
 
 
-def _whole_pods(request: PlanRequest) -> Infeasible | None:
+def _whole_pods(request: PlanRequest) -> Broken | None:
     count, per_pod = request.devices, request.per_pod
     if count % per_pod == 0:
         return None
-    near = either(nearest_multiples(count, per_pod))
-    return refused(
-        reason="ContradictoryPlan",
-        field="devices.count",
-        value=str(count),
-        nearest=near,
-        message=f"devices.count={count} is not a multiple of devices.perPod={per_pod};"
-        f" nearest legal devices.count: {near}",
+    return Broken(
+        "devices.count",
+        count,
+        f"devices.count={count} is not a multiple of devices.perPod={per_pod}",
+        ("devices.perPod",),
     )
 
 
-def _pool_has_devices(request: PlanRequest) -> Infeasible | None:
+def _pool_has_devices(request: PlanRequest) -> Broken | None:
     if request.shapes:
         return None
-    return refused(
-        reason="Infeasible",
-        field="devices.count",
-        value=str(request.devices),
-        message=f"devices.count={request.devices}: the pool has no devices of the kind asked for; no number is legal",
-    )
+    why = f"devices.count={request.devices}: the pool has no devices of the kind asked for; no number is legal"
+    return Broken("devices.count", request.devices, why, reason="Infeasible")
 
 
-def _pod_fits_node(request: PlanRequest) -> Infeasible | None:
-    largest = max(shape.per_node for shape in request.shapes)
+def _pod_fits_node(request: PlanRequest) -> Broken | None:
+    largest = max((shape.per_node for shape in request.shapes), default=request.per_pod)
     if request.per_pod <= largest:
         return None
-    return refused(
+    return Broken(
+        "devices.perPod",
+        request.per_pod,
+        f"devices.perPod={request.per_pod} exceeds the {largest} devices per node (perNode) of the largest"
+        " node in the pool, and a pod cannot span nodes",
         reason="Infeasible",
-        field="devices.perPod",
-        value=str(request.per_pod),
-        nearest=str(largest),
-        message=f"devices.perPod={request.per_pod} exceeds the {largest} devices per node (perNode) of the largest"
-        f" node in the pool, and a pod cannot span nodes; nearest legal devices.perPod: {largest}",
     )
 
 
-def _gang_fits_pool(request: PlanRequest) -> Infeasible | None:
+def _gang_fits_pool(request: PlanRequest) -> Broken | None:
     limit = capacity(request)
     if request.devices <= limit:
         return None
-    return refused(
+    return Broken(
+        "devices.count",
+        request.devices,
+        f"devices.count={request.devices} exceeds the {limit} devices that pods of {request.per_pod} can use"
+        " in the empty pool",
         reason="Infeasible",
-        field="devices.count",
-        value=str(request.devices),
-        nearest=str(limit),
-        message=f"devices.count={request.devices} exceeds the {limit} devices that pods of {request.per_pod} can use"
-        f" in the empty pool; nearest legal devices.count: {limit}",
     )
 
 
-def _whole_devices(request: PlanRequest) -> Infeasible | None:
+def _whole_devices(request: PlanRequest) -> Broken | None:
     """MIG slices of one GPU or of several cannot reach each other, so no group can be made of them."""
     slices = [shape for shape in hosts(request) if re.search(r"\bMIG\b", shape.model)]
     if not slices or request.devices == 1:
         return None
     named = ", ".join(sorted({shape.model for shape in slices}))
-    return refused(
+    return Broken(
+        "devices.count",
+        request.devices,
+        f"devices.count={request.devices}: the pool has MIG slices ({named}), and slices cannot form a group of ranks",
+        hint=", or a pool of whole GPUs",
         reason="Infeasible",
-        field="devices.count",
-        value=str(request.devices),
-        nearest="1",
-        message=f"devices.count={request.devices}: the pool has MIG slices ({named}), and slices cannot form a group of"
-        " ranks; nearest legal devices.count: 1, or a pool of whole GPUs",
     )
 
 
-def _equal_devices(request: PlanRequest) -> Infeasible | None:
+def _equal_devices(request: PlanRequest) -> Broken | None:
     """GPUs of several kinds share a job only where no rank waits for another inside a layer."""
     why, wire = mixed(request), request.parallelism.wire()
     axis = next((name for name in ACROSS if wire.get(name, 1) > 1), None)
     if not why or axis is None:
         return None
-    return refused(
-        reason="Infeasible",
-        field=f"parallelism.{axis}",
-        value=str(wire[axis]),
-        nearest="1",
-        message=f"parallelism.{axis}={wire[axis]}: {why}; nearest legal parallelism.{axis}: 1, or a pool of one kind",
-    )
-
-
-def _layout(request: PlanRequest) -> Infeasible | None:
-    """What is pinned, by every law of layouts. A pinned tensor size may leave its island: that is the user's word."""
-    sizes = pinned_sizes(request, frozenset(RUNNABLE) if mixed(request) else open_axes(request))
-    found = broken(sizes) or unsound(sizes)
-    return as_infeasible(found, request) if found is not None else None
+    field, size = f"parallelism.{axis}", wire[axis]
+    return Broken(field, size, f"{field}={size}: {why}", hint=", or a pool of one kind", reason="Infeasible")
 
 
 def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -> Infeasible | None:
@@ -184,13 +181,12 @@ def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -
 
 LAWS: tuple[Law, ...] = (
     _axes_open,
-    _whole_pods,
     _pool_has_devices,
     _pod_fits_node,
+    _whole_pods,
     _gang_fits_pool,
     _whole_devices,
     _equal_devices,
     *modellaws.LAWS,
-    _layout,
 )
-"""In the order in which a person would want to hear of them."""
+"""In the order in which a person would want to hear of them; those of layouts come after them."""

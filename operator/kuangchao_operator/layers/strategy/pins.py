@@ -1,13 +1,16 @@
 """What a user pinned: as sizes for the laws of layouts, and a broken law in the words of the request. Pure."""
 
 import re
+from collections.abc import Iterator
 from math import prod
 from typing import Any, Final
 
 from kuangchao_contracts.plan import Infeasible, Parallelism, ParallelismMode, PlanRequest, TransformerModel
+from kuangchao_operator.layers.strategy.legality import faults
 from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
-from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes
+from kuangchao_operator.layers.strategy.sizes import Broken, Contradiction, Sizes
+from kuangchao_operator.layers.strategy.values import AXES
 
 _PATHS: Final = {"devices": "devices.count", "globalBatch": "training.globalBatch"}
 """Where a request has a field that the laws of layouts call by its last name."""
@@ -69,22 +72,42 @@ def _size(request: PlanRequest, opened: frozenset[str], name: str, given: Any) -
     return None
 
 
+def layout_faults(request: PlanRequest, opened: frozenset[str]) -> Iterator[Broken]:
+    """Every law of layouts that pins break, in the words of a request. A pinned tensor size may leave its island: that
+    is the user's word.
+    """
+    return (_named(found, request) for found in faults(pinned_sizes(request, opened)))
+
+
+def _named(found: Broken, request: PlanRequest) -> Broken:
+    """The same with whole paths; what follows from pins can be changed by these alone."""
+    wire = request.parallelism.wire()
+    pins = (axis for axis in AXES if axis in wire) if found.field not in wire else ()
+    return found._replace(
+        field=_path(found.field),
+        why=_worded(found.why, found.field, found.value, request),
+        instead=tuple(_path(name) for name in dict.fromkeys((*found.instead, *pins))),
+    )
+
+
 def as_infeasible(found: Contradiction, request: PlanRequest) -> Infeasible:
     """A broken law of layouts in the words of a request: fields by their whole path."""
-    field = _path(found.field)
-    message = _BARE.sub(lambda match: _path(match[1]), found.message)
-    manual = request.parallelism.mode is ParallelismMode.MANUAL and found.field in _PINNED
-    if manual and found.field not in request.parallelism.wire():
-        message = message.replace(
-            f"{field}={found.value}", f"{field}={found.value} (Manual: what is not given is 1)", 1
-        )
     return refused(
         reason="Infeasible" if found.field == "globalBatch" else "ContradictoryPlan",
-        field=field,
+        field=_path(found.field),
         value=str(found.value),
         nearest=found.nearest,
-        message=message,
+        message=_worded(found.message, found.field, found.value, request),
     )
+
+
+def _worded(message: str, name: str, value: object, request: PlanRequest) -> str:
+    """A message about a field with whole paths, and with what mode Manual gave it."""
+    message, field = _BARE.sub(lambda match: _path(match[1]), message), _path(name)
+    manual = request.parallelism.mode is ParallelismMode.MANUAL and name in _PINNED
+    if not manual or name in request.parallelism.wire():
+        return message
+    return message.replace(f"{field}={value}", f"{field}={value} (Manual: what is not given is 1)", 1)
 
 
 def _path(name: str) -> str:

@@ -4,11 +4,30 @@ A size that is None is open: a law that needs it says nothing. So each law stand
 what a search tries and for a plan as it is written.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Sharding, TransformerModel
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
+
+Reason = Literal["Infeasible", "ContradictoryPlan", "InvalidSpec"]
+
+
+class Broken(NamedTuple):
+    """A law that is broken: the field that it blames and why. What would do is for all laws to say (`nearest`)."""
+
+    field: str
+    value: int | str | bool
+    why: str
+    instead: tuple[str, ...] = ()
+    """Further fields that could be changed, in the order in which a person would rather do so."""
+    listed: bool = False
+    """Whether all values that would do are few enough to be told."""
+    hint: str = ""
+    """What else would help: the end of the message."""
+    reason: Reason = "ContradictoryPlan"
+    near: str | None = None
+    """The nearest value where a law knows it better than by trying."""
 
 
 class Contradiction(NamedTuple):
@@ -16,7 +35,7 @@ class Contradiction(NamedTuple):
 
     field: str
     value: int | str
-    nearest: str
+    nearest: str | None
     message: str
 
 
@@ -42,7 +61,8 @@ class Sizes(NamedTuple):
     sharding: Sharding | None = None
     shard_ranks: int = 0
     lone_ends: bool = False
-    """Whether an embedding or an output layer may be a stage without layers: in other frameworks, not in plans."""
+    """Whether stages are made that have an embedding or an output layer alone: in other frameworks. In a plan only a
+    list of layers may say so."""
 
     @property
     def stage_ranks(self) -> int | None:

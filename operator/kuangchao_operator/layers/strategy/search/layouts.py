@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from kuangchao_operator.layers.strategy.combination import whole_groups
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
-from kuangchao_operator.layers.strategy.legality import contradiction
+from kuangchao_operator.layers.strategy.legality import lawful
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.search.space import Space
 
@@ -55,7 +55,7 @@ def sketches(space: Space, layout: Layout) -> Iterator[Sketch]:
     for micro in space.options("microBatch", divisors(share)[::-1]):
         if share % micro == 0 and (layout.pipeline == 1 or share // micro >= layout.pipeline):
             sketch = Sketch(layout, micro, share // micro)
-            if contradiction(plain(space, sketch)) is None:
+            if lawful(plain(space, sketch)):
                 yield sketch
 
 
