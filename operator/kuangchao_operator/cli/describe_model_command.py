@@ -141,4 +141,4 @@ def _text(wire: dict[str, Any], rules: tuple[str, ...]) -> str:
     import yaml
 
     split = {"parallelism": {"taskRules": list(rules)}} if rules else {}
-    return yaml.safe_dump({"model": wire, **split}, sort_keys=False)
+    return yaml.safe_dump({"model": wire, **split}, sort_keys=False, allow_unicode=True)

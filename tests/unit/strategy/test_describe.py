@@ -140,3 +140,39 @@ def test_torchtitan_flavours() -> None:
     assert count(torchtitan.describe(deepseek)) == pytest.approx(671_026_419_200, rel=1e-6)
     with pytest.raises(InvalidInputError, match="dim"):
         torchtitan.describe({"n_layers": 2})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "nearest"),
+    [
+        ({"hidden_size": 0}, "hidden_size", 1),
+        ({"hidden_size": 10**9}, "hidden_size", 1_048_576),
+        ({"hidden_size": 4096.0}, "hidden_size", 4096),
+        ({"hidden_size": "4096"}, "hidden_size", 4096),
+        ({"max_position_embeddings": 10**30}, "max_position_embeddings", 16_777_216),
+        ({"intermediate_size": None}, "intermediate_size", None),
+        ({"n_shared_experts": 1000}, "n_shared_experts", 512),
+        ({"n_routed_experts": float("nan")}, "n_routed_experts", None),
+    ],
+)
+def test_a_number_that_no_descriptor_holds_is_named_as_the_file_names_it(
+    changes: dict[str, Any], field: str, nearest: int | None
+) -> None:
+    values = PUBLISHED["DeepSeek-V3"][0] | changes
+    with pytest.raises(InvalidInputError) as refused:
+        huggingface.describe(values)
+    assert (refused.value.field, refused.value.nearest) == (field, nearest)
+
+
+def test_a_family_with_experts_says_how_many() -> None:
+    """Its library takes a number for granted: read as none it would be another model."""
+    values, _ = PUBLISHED["Mixtral-8x7B"]
+    with pytest.raises(InvalidInputError, match="num_local_experts=None: is missing"):
+        huggingface.describe({name: value for name, value in values.items() if name != "num_local_experts"})
+    assert huggingface.describe(values | {"num_local_experts": None}).experts is None
+
+
+def test_a_long_name_is_cut_and_a_zero_that_means_nothing_is_none() -> None:
+    values, _ = PUBLISHED["Llama-3-8B"]
+    found = huggingface.describe(values | {"_name_or_path": "路" * 300, "head_dim": 0, "num_key_value_heads": 0})
+    assert (len(found.name), found.head_dim, found.kv_heads) == (256, None, 32)
