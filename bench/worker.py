@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench import contextcost, footprint, groups
+from bench import contextcost, footprint, groups, snapshotmemory
 from bench.executor import RATIO, ROOT, compared, pairs
 from bench.figures import Figure
 from bench.layouts import Layout
@@ -15,7 +15,7 @@ DIVIDED: Final = (Layout.SHARDED, Layout.TENSOR, Layout.PIPELINE)
 
 def measure(quick: bool = False) -> list[Figure]:
     """All of it; what needs no runs comes first."""
-    found = [*contextcost.figures(quick), *groups.figures(quick)]
+    found = [*contextcost.figures(quick), *snapshotmemory.figures(quick), *groups.figures(quick)]
     count, runs = (2, 1) if quick else (6, 3)
     for layout in DIVIDED:
         found += compared(layout.value, pairs("matrices", 128, 20, count, runs, layout), RATIO, "worker")

@@ -10,6 +10,7 @@ from torch import nn
 
 from kuangchao_contracts.errors import NonFiniteGradientsError
 from kuangchao_contracts.plan import Precision
+from kuangchao_worker.layers.state.snapshots import digest
 from kuangchao_worker.layers.state.update import LEAST_SCALE, LossScale, UpdateRule
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.wiring import make_parameters
@@ -128,9 +129,9 @@ def test_what_no_scale_can_help_ends_the_run() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_gradients_that_are_no_numbers_are_not_applied(value: float) -> None:
     store = make_parameters(task(), CPU, 0, make_plan(1))
-    before = store.digest()
+    before = digest(store.parameters())
     for parameter in store.module.parameters():
         parameter.grad = torch.full_like(parameter, value)
     with pytest.raises(NonFiniteGradientsError, match=f"norm is {value}"):
         store.apply()
-    assert store.digest() == before
+    assert digest(store.parameters()) == before

@@ -40,6 +40,7 @@ from kuangchao_worker.rank.authority import Authority
 from kuangchao_worker.rank.reporting import GateReporter
 from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.tasks import Task, load_task
+from kuangchao_worker.weights import readable
 
 if TYPE_CHECKING:
     from kuangchao_worker.layers.execution.pipe import PipeRunner
@@ -131,7 +132,8 @@ def _train(
     )
     # a restored checkpoint replaces this
     rng.seed_all(assignment.launch.training.seed * 1_000_003 + stream(plan, assignment.rank))
-    outcome = executor.run(assignment.restore)
+    with readable(state.reading):
+        outcome = executor.run(assignment.restore)
     finish(state, channel, assignment.rank, executor, oplog)
     authority.call("topology.destroy", Empty())
     return outcome

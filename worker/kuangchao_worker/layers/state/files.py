@@ -43,11 +43,15 @@ class ShardWriter:
         self._rank, self._notify = rank, notify
         self._thread: threading.Thread | None = None
 
+    def free(self, directory: Path) -> bool:
+        """Wait for the write before that to `directory`; whether it is over, which is reported if it is not."""
+        if self.wait(WRITE_SECONDS):
+            return True
+        self._notify(directory, "the checkpoint before this one is still being written")
+        return False
+
     def submit(self, directory: Path, payloads: Mapping[str, Any], oplog: Pinned) -> None:
-        """Start to write; waits for the write before this one, so that memory holds one copy at most."""
-        if not self.wait(WRITE_SECONDS):
-            self._notify(directory, "the checkpoint before this one is still being written")
-            return
+        """Start to write. Call when `free`."""
         self._thread = threading.Thread(
             target=self._write, args=(directory, payloads, oplog), name="checkpoint", daemon=True
         )

@@ -1,6 +1,5 @@
 """The parameters and the optimizer of one rank. Only the state layer changes them; user code gets a module to call."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
@@ -93,20 +93,19 @@ class ParameterStore:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
 
-    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """A plain module with the weights as they are now: a copy, so whoever reads it cannot write to ours."""
-        made = make()
-        made.load_state_dict(self.module.state_dict())
-        return made
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module | None:
+        """A plain module with the weights as they are now, on rank 0; None on others, which need no copy.
+
+        A copy, so whoever reads it cannot write to ours.
+        """
+        if dist.is_initialized() and dist.get_rank() != 0:
+            return None
+        return assembled(make, in_memory(self.module.state_dict()))
 
     def owned(self) -> Owned:
         """What nobody else may change."""
         return Owned(self.module, self._optimizer, self._scheduler)
 
-    def digest(self) -> str:
-        """SHA-256 over names and bytes of parameters and buffers: equal digests mean equal weights."""
-        result = hashlib.sha256()
-        for name, tensor in sorted(self.module.state_dict().items()):
-            result.update(name.encode())
-            result.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return result.hexdigest()
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The live parameters by name."""
+        return dict(self.module.named_parameters())

@@ -156,7 +156,7 @@ class PluggedStore:
         if found is not None:
             self._plugin.remember(found)
 
-    def complete(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def complete(self, make: Callable[[], nn.Module]) -> nn.Module | None:
         """As the store."""
         return self._store.complete(make)
 
@@ -164,9 +164,9 @@ class PluggedStore:
         """As the store."""
         return self._store.owned()
 
-    def digest(self) -> str:
+    def parameters(self) -> Mapping[str, torch.Tensor]:
         """As the store."""
-        return self._store.digest()
+        return self._store.parameters()
 
 
 def _begun(work: dist.Work | None) -> dist.Work:

@@ -1,9 +1,11 @@
 """The sole authority over weights inside a rank: applies gradients in order, saves and restores as one unit."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
+
+import torch
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import NonFiniteGradientsError, StepOrderError, StorageError
@@ -20,11 +22,10 @@ from kuangchao_contracts.ports.state import (
 from kuangchao_contracts.run import Ack
 from kuangchao_worker.layers.state import files, rng
 from kuangchao_worker.layers.state.seal import Owned, Seal, WriteLease
+from kuangchao_worker.layers.state.snapshots import Snapshots, digest
 from kuangchao_worker.layers.state.source import Source, rank_file
 from kuangchao_worker.layers.state.update import UpdateRule
-
-SNAPSHOT_STEPS: Final = 10
-"""A read sees the weights as they were at the newest snapshot, which is renewed when it is that many steps old."""
+from kuangchao_worker.weights import WAIT_SECONDS, Weights
 
 
 class Store(Protocol):
@@ -42,8 +43,8 @@ class Store(Protocol):
     def restore(self, source: Source) -> None:
         """Replace everything by what a checkpoint holds."""
 
-    def digest(self) -> str:
-        """SHA-256 of the weights that this rank holds."""
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """The live parameters of this rank by name, once it is connected; pieces where a plan splits them."""
 
     def owned(self) -> Owned:
         """What nobody else may change, once it is connected."""
@@ -70,7 +71,8 @@ class StateService(StateRank):
         self._step = 0
         self._lease = WriteLease(rank)
         self._seal: Seal | None = None
-        self._snapshot: SnapshotView | None = None
+        self._snapshots = Snapshots(store.parameters)
+        self._view: SnapshotView | None = None
 
     def close_to_others(self) -> None:
         """From now on a change of weights that state did not make is found. Call once the store is connected."""
@@ -84,7 +86,8 @@ class StateService(StateRank):
         with self._lease.held(operation):
             if self._seal is not None:
                 self._seal.check(step)
-            yield
+            with self._snapshots.writing(step):
+                yield
             if self._seal is not None:
                 self._seal.renew()
 
@@ -114,6 +117,10 @@ class StateService(StateRank):
         """See StateRank."""
         if request.step != self._step:
             raise StepOrderError(f"step={request.step}: the state is that after step {self._step}")
+        directory = Path(request.directory)
+        # before anything is copied, so that memory holds one copy at most
+        if not self._writer.free(directory):
+            return Ack()
         own: dict[str, Any] = {"step": self._step, "rng": rng.capture()}
         if self._store.rule.scale is not None:
             own["scale"] = self._store.rule.scale.state()
@@ -121,7 +128,7 @@ class StateService(StateRank):
         # an optimizer that has not stepped yet is made to, with nothing, so that it has states to save
         with self._write("save", self._step):
             payloads |= self._store.payloads(self._rank, self._step)
-        self._writer.submit(Path(request.directory), payloads, self._oplog())
+        self._writer.submit(directory, payloads, self._oplog())
         return Ack()
 
     def restore(self, capability: Capability, request: RestoreRequest) -> Ack:  # noqa: ARG002
@@ -130,9 +137,10 @@ class StateService(StateRank):
         try:
             with self._write("restore", request.checkpoint.step):
                 self._store.restore(source)
+                self._snapshots.forget()
         except (RuntimeError, ValueError, KeyError) as error:
             raise StorageError(f"{request.checkpoint.path} is from another model: {str(error)[:400]}") from None
-        self._step, self._snapshot = request.checkpoint.step, None
+        self._step, self._view = request.checkpoint.step, None
         self._restore_scale(source)
         own = source.read(rank_file(self._stream))
         # last of all: whatever was made before may have drawn numbers. A rank that did not exist when the checkpoint
@@ -152,11 +160,16 @@ class StateService(StateRank):
 
     def snapshot(self, capability: Capability, request: SnapshotRequest) -> SnapshotView:  # noqa: ARG002
         """See StateRank."""
-        newest = self._snapshot
-        if newest is None or self._step - newest.step >= SNAPSHOT_STEPS:
-            newest = SnapshotView(step=self._step, sha256=self._store.digest())
-            self._snapshot = newest
-        return newest if request.want_digest else SnapshotView(step=newest.step)
+        with self.reading() as newest:
+            if not request.want_digest:
+                return SnapshotView(step=newest.step)
+            if self._view is None or self._view.step != newest.step:
+                self._view = SnapshotView(step=newest.step, sha256=digest(newest.tensors))
+            return self._view
+
+    def reading(self, timeout: float = WAIT_SECONDS) -> AbstractContextManager[Weights]:
+        """The newest snapshot with its tensors, for readers in this process, on any thread. See `weights`."""
+        return self._snapshots.held(timeout)
 
     def close(self, timeout: float) -> bool:
         """Wait for the last write; whether it ended in time."""

@@ -4,7 +4,6 @@ The module comes whole and alike on every rank; `connect` leaves of it what is t
 chooses how to split.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
+from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, cut, stages_on, units
 from kuangchao_worker.layers.state.experts import COPIES, PARTS, check_experts, keep_own
 from kuangchao_worker.layers.state.files import in_memory
@@ -65,6 +65,7 @@ class ShardedStore:
         self._experts: DeviceMesh | None = None
         self._holders = entries.Holders(None)
         self._stages: Mapping[int, nn.Module] = {}
+        self._held: dict[str, nn.Parameter] = {}
         self._scheduler: LRScheduler | None = None
 
     def connect(self, mesh: DeviceMesh | None, experts: DeviceMesh | None = None) -> None:
@@ -82,6 +83,7 @@ class ShardedStore:
         for part, links in parts.values():
             split_data(part, mesh, units(part, links), self._plan)
         self._parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        self._held = dict(self.module.named_parameters())
         self._optimizer = self._make_optimizer(self.module.parameters())
         if self._make_scheduler is not None:
             self._scheduler = self._make_scheduler(self._optimizer)
@@ -195,9 +197,7 @@ class ShardedStore:
             state = _joined(state, stages) if dist.get_process_group_ranks(stages)[0] == 0 else state
         if dist.get_rank() != 0:
             return None
-        made = make()
-        made.load_state_dict(state)
-        return made
+        return assembled(make, state)
 
     def _gathered(self) -> dict[str, Any]:
         """What this rank has a part of, whole and in main memory, as far as rank 0 gets it from here.
@@ -218,14 +218,10 @@ class ShardedStore:
         """What nobody else may change."""
         return Owned(self.module, self._optimizer, self._scheduler)
 
-    def digest(self) -> str:
-        """SHA-256 over names and bytes of this rank's pieces: equal digests mean equal weights."""
-        result = hashlib.sha256()
-        for name, tensor in sorted(self.module.state_dict().items()):
-            result.update(name.encode())
-            piece = entries.local(tensor).detach().cpu().contiguous()
-            result.update(piece.view(torch.uint8).numpy().tobytes())
-        return result.hexdigest()
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """This rank's pieces of the parameters, by name."""
+        # not as the module has them now: in a forward pass torch puts whole ones in their place
+        return {name: entries.local(parameter).detach() for name, parameter in self._held.items()}
 
 
 def _joined(state: dict[str, Any], group: dist.ProcessGroup) -> dict[str, Any]:
