@@ -4,14 +4,17 @@ Each check here has its CEL twin in the contracts; checks of single fields stay 
 """
 
 import re
+from typing import Any, Final
 
 from kuangchao_contracts.api import TrainingJob
-from kuangchao_contracts.api.trainingjob import Devices
+from kuangchao_contracts.api.trainingjob import Devices, TrainingJobSpec
+from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.names import MAX_JOB_NAME
-from kuangchao_operator.cli.yamltext import Document
+from kuangchao_operator.cli.yamltext import Document, Path
 from kuangchao_operator.layers.execution.validate import refusal
 
+WHOLE_PERCENT: Final = 100
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 
@@ -41,9 +44,44 @@ def check_job(document: Document, job: TrainingJob) -> None:
             "is needed when everySteps or everyMinutes is set",
             "storage: {claimName: <PersistentVolumeClaim>}",
         )
+    _check_lists(document, job, ())
+    _check_channels(document, job)
     refused = refusal(job, None)
     if refused is not None:
         raise RefusedManifestError(document, refused[1])
+
+
+def _check_lists(document: Document, part: Contract, path: Path) -> None:
+    """Entries of a list are told apart by themselves, or by a member, where the schema says so."""
+    for name, field in type(part).model_fields.items():
+        given, here = getattr(part, name), (*path, field.alias or name)
+        if isinstance(given, Contract):
+            _check_lists(document, given, here)
+        elif isinstance(given, tuple) and isinstance(field.json_schema_extra, dict):
+            _check_distinct(document, [_identity(one, field.json_schema_extra) for one in given], here)
+
+
+def _identity(entry: Any, schema: dict[str, Any]) -> object:
+    """What tells an entry from the others; itself where it may stand there again."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if keys:
+        wire = entry.wire()
+        return tuple(wire[key] for key in keys)
+    return entry if schema.get("x-kubernetes-list-type") == "set" else object()
+
+
+def _check_distinct(document: Document, entries: list[object], path: Path) -> None:
+    for place, entry in enumerate(entries):
+        if entry in entries[:place]:
+            shown = entry[0] if isinstance(entry, tuple) else str(entry)
+            raise InvalidInputError(document.where((*path, place)), shown, "stands twice", "each once")
+
+
+def _check_channels(document: Document, job: TrainingJob) -> None:
+    shares = [channel.quota_percent for channel in job.spec.channels]
+    if sum(shares) > WHOLE_PERCENT:
+        path = document.where(("spec", "channels"))
+        raise InvalidInputError(path, sum(shares), "is the quotaPercent of all channels together", WHOLE_PERCENT)
 
 
 def _check_name(document: Document, job: TrainingJob) -> None:
@@ -63,6 +101,9 @@ def _check_program(document: Document, job: TrainingJob) -> None:
     if spec.task is not None and spec.command is not None:
         path = document.where(("spec", "command"))
         raise InvalidInputError(path, list(spec.command), f"cannot stand beside spec.task={spec.task!r}", "one of both")
+    if spec.task is None and (spec.plugins or spec.parallelism.task_rules):
+        path, why = _needs_task(spec)
+        raise InvalidInputError(document.where(path), None, why, "spec.task in place of spec.command")
     if spec.task is None and spec.command is None:
         raise InvalidInputError(
             document.where(("spec",)),
@@ -70,6 +111,12 @@ def _check_program(document: Document, job: TrainingJob) -> None:
             "one of spec.task and spec.command must be set",
             "task: kuangchao_worker.tasks.digits:digits",
         )
+
+
+def _needs_task(spec: TrainingJobSpec) -> tuple[Path, str]:
+    if spec.plugins:
+        return ("spec", "plugins"), "needs spec.task: between the parts of a command nothing can be put"
+    return ("spec", "parallelism", "taskRules"), "needs spec.task: a command lays out its own processes"
 
 
 def _check_devices(document: Document, devices: Devices) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_operator.cli.manifest import read_job, read_resources
@@ -150,6 +151,29 @@ def test_exactly_one_document(tmp_path: Path, text: str) -> None:
     error = refused(tmp_path, text)
     assert "exactly one TrainingJob" in error.why
     assert error.nearest == "1 document"
+
+
+BETWEEN = [
+    ("spec.parallelism", {"taskRules": ["tensor", "context", "tensor"]}, "spec.parallelism.taskRules[2]", "tensor"),
+    ("spec.channels", [{"name": "a", "quotaPercent": 5}] * 2, "spec.channels[1]", "a"),
+    ("spec.channels", [{"name": n, "quotaPercent": 60} for n in "ab"], "spec.channels", 120),
+    ("spec.template", {"env": [{"name": "A", "value": v} for v in "12"]}, "spec.template.env[1]", "A"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "field", "shown"), BETWEEN)
+def test_entries_of_a_list_are_judged_as_the_api_server_does(
+    tmp_path: Path, path: str, value: object, field: str, shown: object
+) -> None:
+    error = refused(tmp_path, changed(path, value))
+    assert (error.field.rpartition(" ")[2], error.value) == (field, shown)
+
+
+@pytest.mark.parametrize("member", [{"plugins": [{"name": "topk"}]}, {"parallelism": {"taskRules": ["tensor"]}}])
+def test_what_needs_a_task_does_not_stand_beside_a_command(tmp_path: Path, member: dict[str, object]) -> None:
+    job = yaml.safe_load(changed("spec.task", ...))
+    job["spec"] |= {"command": ["train.py"], **member}
+    assert "needs spec.task" in refused(tmp_path, yaml.safe_dump(job)).why
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -23,11 +23,6 @@ class Fault(NamedTuple):
     why: str
     nearest: str
 
-    @property
-    def message(self) -> str:
-        """All of it in a sentence."""
-        return f"{self.field}={self.value} {self.why}; nearest legal {self.field}: {self.nearest}"
-
 
 def fault(model: ModelDescriptor) -> Fault | None:
     """The first law that a description breaks."""

@@ -90,7 +90,8 @@ def render_plan(outcome: PlanOutcome) -> str:
 
 def _feasible(plan: ParallelPlan) -> list[str]:
     lines = [
-        f"Plan {plan.summary()} ({plan.hash[:8]}): {plan.world_size} ranks in {plan.pods} pods of {plan.per_pod}",
+        f"Plan {plan.summary()} ({plan.hash[:8]}): {_several(plan.world_size, 'rank')} in {_several(plan.pods, 'pod')}"
+        f" of {plan.per_pod}",
         *_split(plan),
         _batch(plan),
         *_step(plan),
@@ -100,6 +101,10 @@ def _feasible(plan: ParallelPlan) -> list[str]:
     lines += _stages(plan.memory, plan.device_memory_bytes, single=plan.pipeline == 1)
     lines += [f"Passed over: {a.summary}: {a.reason}" for a in plan.alternatives]
     return lines + _rejected(plan.rejected)
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _split(plan: ParallelPlan) -> list[str]:

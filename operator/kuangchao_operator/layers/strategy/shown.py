@@ -34,4 +34,6 @@ def as_written(given: object) -> str:
     """A value of a member of a plan, as a user would write it."""
     if isinstance(given, Enum):
         return str(given.value)
+    if isinstance(given, tuple):
+        given = list(given)
     return str(given).lower() if isinstance(given, bool) else str(given)
