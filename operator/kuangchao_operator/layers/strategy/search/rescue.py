@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import Infeasible, PlanRequest
@@ -15,25 +15,10 @@ from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, unbuilt
 from kuangchao_operator.layers.strategy.search.best import Closest
-from kuangchao_operator.layers.strategy.search.plans import pinned_value
+from kuangchao_operator.layers.strategy.search.loosen import Way, loosened, share_that_fits
 from kuangchao_operator.layers.strategy.search.trial import Trial
 from kuangchao_operator.layers.strategy.search.words import costs, label
 
-PINS: Final = (
-    "micro_batch",
-    "recompute",
-    "sharding",
-    "data",
-    "sequence",
-    "context",
-    "tensor",
-    "pipeline",
-    "expert",
-    "virtual_stages",
-    "schedule",
-    "stage_layers",
-)
-"""Pins in the order in which a user would rather give them up."""
 DIVIDES: Final = ("tensor", "pipeline", "sharding")
 """Axes of which more devices hold less each."""
 DOUBLINGS: Final = 7
@@ -47,21 +32,13 @@ MOST_HINTED: Final = 64
 """Devices up to which a refusal names a plan that would fit if the task or the worker could do more."""
 
 
-class _Way(NamedTuple):
-    """One way out: the field to change, what it is now and should be, and words for it."""
-
-    field: str
-    value: str
-    nearest: str
-    words: str
-
-
 def rescue(tried: Trial) -> Infeasible:
     """The refusal of a request of which nothing fits."""
     closest = tried.search.closest
     if closest is None:
         return _no_layout(tried)
-    ways = [way for way in (_pin(tried, closest), _devices(tried)) if way is not None]
+    pin = loosened(tried) if tried.request.managed else share_that_fits(tried, closest)
+    ways = [way for way in (pin, _devices(tried)) if way is not None]
     ways.append(_device(tried, closest))
     words = "; or ".join(way.words for way in ways)
     memory = tried.memory.stages(closest.setting)
@@ -79,41 +56,12 @@ def rescue(tried: Trial) -> Infeasible:
     )
 
 
-def _pin(tried: Trial, closest: Closest) -> _Way | None:
-    """A pin without which something fits, and its value in the best plan of those."""
-    request = tried.request
-    if not request.managed:
-        return _samples(tried, closest)
-    for name in PINS:
-        if getattr(request.parallelism, name) is None:
-            continue
-        loose = _loose(request, name)
-        found = _best(tried.again(loose)) if laws.violated(loose) is None else None
-        if found is not None:
-            return _way(name, pinned_value(closest.setting, name), pinned_value(found, name))
-    return None
-
-
-def _samples(tried: Trial, closest: Closest) -> _Way | None:
-    """A command's share of the batch that would fit, were it split further."""
-    found = _best(tried.again(tried.request.replace(managed=True)))
-    if found is None:
-        return None
-    return _way("micro_batch", pinned_value(closest.setting, "micro_batch"), pinned_value(found, "micro_batch"))
-
-
-def _way(name: str, value: str, nearest: str) -> _Way:
-    first, *rest = name.split("_")
-    field = "parallelism." + first + "".join(word.title() for word in rest)
-    return _Way(field, value, nearest, f"{field} {nearest}")
-
-
 def _best(tried: Trial) -> Setting | None:
     found = next(tried.search.ranked(), None)
     return None if found is None else found.setting
 
 
-def _devices(tried: Trial) -> _Way | None:
+def _devices(tried: Trial) -> Way | None:
     """How many more devices would do; none does where every rank holds the whole model."""
     request = tried.request
     if _whole(tried):
@@ -124,7 +72,7 @@ def _devices(tried: Trial) -> _Way | None:
     step = max(request.per_pod, (count - count // 2) // BETWEEN // request.per_pod * request.per_pod)
     below = range(max(count // 2, request.devices) + step, count, step)
     fewest = next((fewer for fewer in below if _feasible(tried, fewer)), count)
-    return _Way("devices.count", str(request.devices), str(fewest), f"{fewest} devices")
+    return Way("devices.count", str(request.devices), str(fewest), f"{fewest} devices")
 
 
 def _counts(request: PlanRequest) -> Iterator[int]:
@@ -138,10 +86,10 @@ def _feasible(tried: Trial, devices: int) -> bool:
     pool = (tried.shape.replace(nodes=nodes),)
     parallelism = tried.request.parallelism.replace(objective=Objective.TIME)
     wish = tried.request.replace(devices=devices, shapes=pool, parallelism=parallelism)
-    return laws.violated(wish) is None and tried.again(wish).search.feasible()
+    return laws.lawful(wish) and tried.again(wish).search.feasible()
 
 
-def _device(tried: Trial, closest: Closest) -> _Way:
+def _device(tried: Trial, closest: Closest) -> Way:
     """The memory of a device that would do."""
     evidence = tried.evidence
     need = max(closest.need, evidence.measured_bytes + 1 if evidence is not None else 0)
@@ -152,7 +100,7 @@ def _device(tried: Trial, closest: Closest) -> _Way:
         words += "; more devices do not help, since every data-parallel rank holds the whole model (parallelism.tensor,"
         words += f" pipeline, sharding: {why})"
     words += _hint(tried) if any(map(tried.closed, DIVIDES)) else ""
-    return _Way("deviceMemory", human_bytes(tried.shape.memory_bytes), size, words)
+    return Way("deviceMemory", human_bytes(tried.shape.memory_bytes), size, words)
 
 
 def _whole(tried: Trial) -> bool:
@@ -186,7 +134,7 @@ def _no_layout(tried: Trial) -> Infeasible:
     space = tried.search.space
     given = {name: value for name, value in space.pins.items() if not tried.closed(name)}
     pins = ", ".join(f"parallelism.{name}={value}" for name, value in sorted(given.items())) or "no pins"
-    way = _loosened(tried) or _other_size(tried) or _other_batch(tried)
+    way = loosened(tried) or _other_size(tried) or _other_batch(tried)
     message = (
         f"devices.count={space.world}: no split of the model keeps every law with training.globalBatch="
         f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins}; nearest legal"
@@ -209,31 +157,16 @@ def _together(tried: Trial) -> str:
     return f"; {label(found)} would do, but {apart.why}" if found is not None and apart is not None else ""
 
 
-def _loosened(tried: Trial) -> _Way | None:
-    """A pin without which there is a split at all."""
-    for name in PINS:
-        value = getattr(tried.request.parallelism, name)
-        found = _best(tried.again(_loose(tried.request, name))) if value is not None else None
-        if found is not None:
-            return _way(name, str(value), pinned_value(found, name))
-    return None
-
-
-def _other_size(tried: Trial) -> _Way | None:
+def _other_size(tried: Trial) -> Way | None:
     """The number of devices next to the one asked for with which there is a split."""
     count, per_pod = tried.request.devices, tried.request.per_pod
     nearby = (count + sign * number * per_pod for number in range(1, NEIGHBOURS + 1) for sign in (-1, 1))
     found = next((near for near in nearby if 0 < near <= MOST_DEVICES and _feasible(tried, near)), None)
-    return None if found is None else _Way("devices.count", str(count), str(found), f"devices.count: {found}")
+    return None if found is None else Way("devices.count", str(count), str(found), f"devices.count: {found}")
 
 
-def _other_batch(tried: Trial) -> _Way:
+def _other_batch(tried: Trial) -> Way:
     """A batch that every rank gets an equal share of."""
     batch, ranks = tried.request.training.global_batch, tried.request.devices
     near = either(nearest_multiples(batch, ranks))
-    return _Way("training.globalBatch", str(batch), near, f"training.globalBatch: {near}")
-
-
-def _loose(request: PlanRequest, name: str) -> PlanRequest:
-    """The request without a pin."""
-    return request.replace(parallelism=request.parallelism.replace(**{name: None}))
+    return Way("training.globalBatch", str(batch), near, f"training.globalBatch: {near}")
