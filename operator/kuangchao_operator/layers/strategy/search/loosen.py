@@ -3,7 +3,7 @@
 A value is named only after it was put in and searched with, so that whoever takes the advice has a plan.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -83,11 +83,12 @@ def _neighbours(tried: Trial, field: str, given: int) -> tuple[int, ...]:
     numbers = sorted({n for n in asked(request, laws.faults).values(field) if isinstance(n, int)})
     sides = ([n for n in reversed(numbers) if n < given], [n for n in numbers if n > given])
     lawful = ((n for n in side if laws.lawful(changed(request, field, n))) for side in sides)
-    near = (
-        next((n for n in islice(side, MOST_TRIED) if _feasible(tried, changed(request, field, n))), None)
-        for side in lawful
-    )
-    return tuple(n for n in near if n is not None)
+    return tuple(n for side in lawful for n in _first(tried, field, islice(side, MOST_TRIED)))
+
+
+def _first(tried: Trial, field: str, numbers: Iterable[int]) -> Iterable[int]:
+    """The first of these numbers with which something fits, if there is one."""
+    return islice((n for n in numbers if _feasible(tried, changed(tried.request, field, n))), 1)
 
 
 def _feasible(tried: Trial, request: PlanRequest) -> bool:
