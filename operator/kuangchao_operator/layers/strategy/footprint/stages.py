@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from kuangchao_contracts.plan import TransformerModel
 from kuangchao_operator.layers.strategy.footprint import parameters as count
 from kuangchao_operator.layers.strategy.footprint.activations import LayerMemory, hidden_bytes, layer_memory
 from kuangchao_operator.layers.strategy.footprint.calibration import Backend
@@ -66,17 +67,21 @@ def decisive(setting: Setting) -> frozenset[int] | None:
     Of stages with equally many layers of one kind the first or the last has the most: the number of micro-batches in
     flight rises or falls along a pipeline, and embedding and output layer are at its ends.
     """
-    model = setting.model
-    mixed = model.experts is not None and (model.experts.dense_layers > 0 or model.experts.every > 1)
-    if mixed or model.frozen_layers:
+    if not alike(setting.model):
         return None
     first: dict[tuple[int, ...], int] = {}
     last: dict[tuple[int, ...], int] = {}
-    for number, chunks in enumerate(pieces(model.layers, setting.layout, folded=setting.folded)):
+    for number, chunks in enumerate(pieces(setting.model.layers, setting.layout, folded=setting.folded)):
         sizes = tuple(chunk.layers for chunk in chunks)
         first.setdefault(sizes, number)
         last[sizes] = number
     return frozenset((0, setting.layout.pipeline - 1, *first.values(), *last.values()))
+
+
+def alike(model: TransformerModel) -> bool:
+    """Whether it is no matter which layers a stage has, only how many."""
+    mixed = model.experts is not None and (model.experts.dense_layers > 0 or model.experts.every > 1)
+    return not mixed and not model.frozen_layers
 
 
 def padded_vocab(setting: Setting, backend: Backend) -> int:

@@ -5,15 +5,17 @@ fastest of all; and what 1F1B cannot do without, a schedule that holds more cann
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Sharding
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.footprint.stages import alike
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.space import Space
-from kuangchao_operator.layers.strategy.search.variants import SHARDING, depths, floors, saved, shardings
+from kuangchao_operator.layers.strategy.search.variants import depths, floors, saved, shardings
 
 Bound = tuple[int, ...]
 _HEAVIER = (
@@ -93,17 +95,24 @@ class Climb:
 
     def _least(self, order: Setting) -> dict[Sharding, int]:
         """Kinds of sharding that may fit, and with how much recomputation at least."""
-        plain = [one for one in self._orders if one.schedule is Schedule.ONE_F_ONE_B]
-        if order.schedule not in _HEAVIER or not plain:
+        simple = _simplest(order)
+        if simple is None:
             return dict.fromkeys(shardings(self._space, order), 0)
-        same = [one for one in plain if one.layout.stage_layers == order.layout.stage_layers]
-        # cut otherwise, so that the mildest of what the cuts of 1F1B ask for is all that is known
-        found = [self._floor(one) for one in same or plain]
-        kinds = sorted({kind for floor in found for kind in floor}, key=SHARDING.index)
-        return {kind: min(floor[kind] for floor in found if kind in floor) for kind in kinds}
-
-    def _floor(self, order: Setting) -> dict[Sharding, int]:
-        cut = order.layout.stage_layers
+        cut = simple.layout.stage_layers
         if cut not in self._floors:
-            self._floors[cut] = floors(self._space, order, self._memory.fits)
+            self._floors[cut] = floors(self._space, simple, self._memory.fits)
         return self._floors[cut]
+
+
+def _simplest(order: Setting) -> Setting | None:
+    """1F1B with as many layers on each stage, which needs no more than the order; None where no such is known."""
+    layout = order.layout
+    if order.schedule not in _HEAVIER:
+        return None
+    if layout.virtual == 1:
+        return replace(order, schedule=Schedule.ONE_F_ONE_B)
+    if not alike(order.model):
+        return None  # which layers a stage has is then another matter than how many
+    every = layout.stage_layers
+    whole = None if every is None else tuple(sum(every[n :: layout.pipeline]) for n in range(layout.pipeline))
+    return replace(order, schedule=Schedule.ONE_F_ONE_B, layout=replace(layout, virtual=1, stage_layers=whole))

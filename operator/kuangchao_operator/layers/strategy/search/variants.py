@@ -10,10 +10,9 @@ from typing import Final
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Recompute, Sharding
-from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, even, spared_ends
 from kuangchao_operator.layers.strategy.footprint.setting import Recomputed, Setting
-from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.runnable import unbuilt
+from kuangchao_operator.layers.strategy.search.cuts import cuts
 from kuangchao_operator.layers.strategy.search.layouts import Sketch, plain
 from kuangchao_operator.layers.strategy.search.space import Space
 
@@ -45,7 +44,7 @@ def _pipelines(space: Space, sketch: Sketch) -> Iterator[Setting]:
         return
     for schedule in space.options("schedule", SCHEDULES):
         for virtual in _chunks(space, sketch, schedule):
-            for layers in _cuts(space, sketch.layout.pipeline * virtual):
+            for layers in cuts(space, sketch.layout.pipeline, virtual):
                 layout = replace(sketch.layout, virtual=virtual, stage_layers=layers)
                 yield replace(base, schedule=schedule, layout=layout)
 
@@ -119,23 +118,6 @@ def _chunks(space: Space, sketch: Sketch, schedule: Schedule) -> tuple[int, ...]
     if schedule is not Schedule.INTERLEAVED:
         return tuple(v for v in space.options("virtualStages", (1,)) if v == 1)
     most = layers // pipeline
-    found = tuple(v for v in divisors(most)[::-1] if 1 < v <= MOST_CHUNKS)
+    found = tuple(v for v in range(2, min(most, MOST_CHUNKS) + 1) if most % v == 0)
+    found = found or tuple(v for v in (2, 4, 8) if v <= most)
     return tuple(v for v in space.options("virtualStages", found) if 1 < v <= most)
-
-
-def _cuts(space: Space, count: int) -> Iterator[tuple[int, ...] | None]:
-    """How many layers each piece gets: as even as can be, and with lighter ends. None: even, and it comes out."""
-    layers, pinned = space.model.layers, space.pins.get("stageLayers")
-    if pinned:
-        if len(pinned) == count and sum(pinned) == layers and min(pinned) > 0:
-            yield tuple(pinned)
-        return
-    try:
-        first = even(layers, count)
-        lighter = spared_ends(layers, count)
-    except ImpossibleLayoutError:
-        return
-    if min(first) > 0:
-        yield None if layers % count == 0 else first
-    if lighter != first and min(lighter) > 0:
-        yield lighter
