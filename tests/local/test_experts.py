@@ -14,14 +14,28 @@ from tests.local.training import Job, Trained, committed, split, train
 FULL = {"sharding": Sharding.FULL}
 PLANS = {
     "expert": split(data=2, expert=2),
-    "expert, recomputed in part": split(data=2, expert=2, recompute=Recompute.SELECTIVE),
     "expert, accumulated, recomputed": split(data=2, expert=2, accumulation=2, recompute=Recompute.FULL),
     "expert x data": split(data=4, expert=2),
     "all experts apart": split(data=4, expert=4),
     "expert, sharded": split(data=2, expert=2, **FULL),
     "expert x sharded, accumulated": split(data=4, expert=2, accumulation=2, **FULL),
     "expert x gradients sharded": split(data=4, expert=2, accumulation=2, sharding=Sharding.GRADIENTS),
-    "expert x context": split(context=2, data=2, expert=2),
+    "expert over data, sharded in islands": split(data=4, expert=2, shard_ranks=2, **FULL),
+    "expert over tensor, accumulated, recomputed": split(
+        tensor=2, sequence=True, expert=2, accumulation=2, recompute=Recompute.FULL
+    ),
+    "expert over tensor x sharded, accumulated": split(
+        tensor=2, data=2, sequence=True, expert=2, accumulation=2, **FULL
+    ),
+    "expert over tensor x context, recomputed in part": split(
+        tensor=2, context=2, sequence=True, expert=4, recompute=Recompute.SELECTIVE
+    ),
+    "expert over tensor x pipeline, zb-h1": split(
+        tensor=2, pipeline=2, sequence=True, expert=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1
+    ),
+    "experts whole on tensor ranks x sharded": split(tensor=2, data=2, expert=1, **FULL),
+    "experts whole on tensor ranks, sequence": split(tensor=2, sequence=True, expert=1),
+    "expert over tensor x sharded in islands": split(tensor=2, data=4, sequence=True, expert=2, shard_ranks=2, **FULL),
     "expert over context": split(context=2, expert=2, **FULL),
     "expert x pipeline, zb-h1, sharded": split(
         pipeline=2, data=2, expert=2, accumulation=4, schedule=Schedule.ZERO_BUBBLE_H1, **FULL
@@ -55,7 +69,8 @@ def test_the_same_plan_goes_on_bit_for_bit(gang: Gang, tmp_path: Path) -> None:
     assert train(gang, Job(plan, MOE, args, double=False, steps=5)).losses == straight.losses
 
 
-CHANGES = [("expert x data", "sharded"), ("data", "expert"), ("expert, sharded", "all experts apart")]
+OVER_TENSOR = "expert over tensor x sharded, accumulated"
+CHANGES = [("expert x data", "sharded"), ("data", OVER_TENSOR), (OVER_TENSOR, "all experts apart")]
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)

@@ -52,8 +52,10 @@ def split(batch: int = 16, accumulation: int = 1, **sizes: Any) -> ParallelPlan:
         groups.append(AxisGroups(axis=axis, size=size, stride=stride))
         stride *= size
     micro = batch // sizes["data"] // accumulation
-    expert = OverlayGroups(axis=Overlay.EXPERT, size=sizes.get("expert", 1), stride=sizes["tensor"])
-    fields = {"micro_batch": micro, "groups": tuple(groups), "overlays": (expert,) if expert.size > 1 else (), **sizes}
+    stage, expert = stride // sizes["pipeline"], sizes.get("expert", 1)
+    spread = ((Overlay.EXPERT, expert, 1), (Overlay.EXPERT_DATA, stage // expert, expert)) if "expert" in sizes else ()
+    overlays = tuple(OverlayGroups(axis=axis, size=size, stride=step) for axis, size, step in spread if size > 1)
+    fields = {"micro_batch": micro, "groups": tuple(groups), "overlays": overlays, **sizes}
     return make_plan(stride, batch=batch, accumulation=accumulation, **fields)
 
 

@@ -1,22 +1,25 @@
 """Tokens and experts in parts: which rank has which, and what is refused. Their results are tested on real links."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Overlay, OverlayGroups
 from kuangchao_contracts.plan import Axis, AxisGroups, ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.execution.data import Batches
-from kuangchao_worker.layers.state.experts import check_experts, keep_own
+from kuangchao_worker.layers.state.entries import Holders
+from kuangchao_worker.layers.state.experts import check_experts, check_tokens, keep_own
 from kuangchao_worker.layers.topology.decide import groups_of
 from kuangchao_worker.parallel import mixture, positions
 from kuangchao_worker.parallel.tokens import cut, pieces_of
 from kuangchao_worker.rank.runnable import require_runnable, whole
-from kuangchao_worker.tasks.text import transformer
+from kuangchao_worker.tasks.text import MOE_RULES, moe, transformer
+from tests.local.training import split
 from tests.unit.worker.fakegate import make_plan
 
 TOKENS = torch.arange(24).view(2, 12)
@@ -92,13 +95,57 @@ def experts_over(data: int, expert: int, stride: int = 1) -> ParallelPlan:
 
 
 def test_experts_are_divided_over_neighbours_and_copied_across() -> None:
-    specs = {spec.name: spec.members for spec in groups_of(experts_over(4, 2))}
+    specs = members(experts_over(4, 2))
     assert (specs["expert"], specs["expertData"]) == (((0, 1), (2, 3)), ((0, 2), (1, 3)))
-    apart = {spec.name: spec.members for spec in groups_of(experts_over(4, 4))}
-    assert apart["expertData"] == ((0,), (1,), (2,), (3,))
+    assert members(experts_over(4, 4))["expertData"] == ((0,), (1,), (2,), (3,))
     for wrong in (experts_over(4, 2, stride=2), experts_over(4, 3), make_plan(4, expert=2)):
         with pytest.raises(InvalidInputError, match=r"plan\.overlays\.expert"):
             groups_of(wrong)
+
+
+def members(plan: ParallelPlan) -> dict[str, tuple[tuple[int, ...], ...]]:
+    return {spec.name: spec.members for spec in groups_of(plan)}
+
+
+SINGLES = tuple((rank,) for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (split(tensor=2, pipeline=2, expert=2), {"expert": ((0, 1), (2, 3)), "expertData": SINGLES, "data": SINGLES}),
+        (split(tensor=2, data=2, expert=4), {"expert": ((0, 1, 2, 3),), "expertData": SINGLES}),
+        (split(tensor=2, data=2, expert=1), {"expert": SINGLES, "expertData": ((0, 1, 2, 3),)}),
+        (
+            split(tensor=2, data=4, expert=2, sharding=Sharding.FULL, shard_ranks=2),
+            {
+                "expertShard": ((0, 2), (1, 3), (4, 6), (5, 7)),
+                "expertReplicate": ((0, 4), (1, 5), (2, 6), (3, 7)),
+            },
+        ),
+        (
+            split(data=4, expert=2, sharding=Sharding.FULL, shard_ranks=2),
+            {"expert": ((0, 1), (2, 3)), "expertReplicate": ((0, 2), (1, 3))},
+        ),
+    ],
+)
+def test_experts_go_over_all_ranks_of_a_stage(plan: ParallelPlan, expected: dict[str, Any]) -> None:
+    """Tensor ranks first; a stage whose data is whole on one rank has an axis of data all the same."""
+    specs = members(plan)
+    assert {name: specs[name] for name in expected} == expected
+    assert not any(name.startswith("expert") for name in members(split(data=4)))
+
+
+def test_experts_that_no_stage_holds_together_are_refused() -> None:
+    axes = ((Axis.TENSOR, 2, 1), (Axis.PIPELINE, 2, 2), (Axis.DATA, 2, 4))
+    groups = tuple(AxisGroups(axis=axis, size=size, stride=stride) for axis, size, stride in axes)
+    overlay = OverlayGroups(axis=Overlay.EXPERT, size=2, stride=1)
+    plan = make_plan(8, groups=groups, overlays=(overlay,), tensor=2, pipeline=2, data=2, expert=2)
+    with pytest.raises(InvalidInputError, match=r"plan\.groups\.pipeline\.stride=2: parts ranks of one stage"):
+        groups_of(plan)
+    uneven = split(data=20, batch=20, expert=4, sharding=Sharding.FULL, shard_ranks=10)
+    with pytest.raises(InvalidInputError, match=r"plan\.shardRanks=10.*2 shards of experts.*5 ranks"):
+        groups_of(uneven)
 
 
 def test_every_expert_is_called_once_and_its_part_is_weighted() -> None:
@@ -140,17 +187,38 @@ def test_experts_that_cannot_be_divided_are_refused(pattern: str, size: int, fie
         check_experts(module, ParallelRules(experts=(pattern,)), size)
 
 
+def test_experts_without_a_style_for_tokens_that_are_divided_are_refused() -> None:
+    module = moe({"layers": "1", "windows": "8"}).model()
+    check_tokens(module, MOE_RULES)
+    for style in ({}, {"blocks.*.ffn": TensorStyle.WHOLE}, {"blocks.*.ffn.router": TensorStyle.SEQUENCE}):
+        with pytest.raises(InvalidInputError, match=r"rules\.tensor='blocks\.0\.ffn\.experts': .*style sequence"):
+            check_tokens(module, MOE_RULES.replace(tensor=style))
+
+
+def test_what_belongs_to_an_expert_is_told_by_its_whole_path() -> None:
+    own = cast("DeviceMesh", "own")
+    holders = Holders(None, own, ("blocks.1.experts.1",))
+    theirs = ("blocks.1.experts.1.up", "blocks.1.experts.1.up.exp_avg")
+    others = ("blocks.1.experts.10.up", "a.blocks.1.experts.1.up", "experts.1.up", "blocks.1.experts.1")
+    assert [holders.of(name) for name in theirs] == [own, own]
+    assert [holders.of(name) for name in others] == [None] * 4
+    entries = ("module.{}", "optimizer.state.{}.exp_avg", "optimizer.param_groups.{}.lr")
+    assert all(holders.of_entry(entry.format(theirs[0])) is own for entry in entries)
+    assert not any(holders.of_entry(entry.format(name)) for entry in entries for name in others[:3])
+    assert Holders(None, own, ("module.experts.0",)).of_entry("module.module.experts.0.up") is own
+
+
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
         ("context=2: the task has no rules.tokens", {"context": 2}),
         ("expert=2: the task has no rules.experts", {"expert": 2}),
-        ("tensor=2: this worker does not divide experts", {"expert": 2, "tensor": 2}),
-        ("shardRanks=2", {"expert": 2, "sharding": Sharding.FULL, "shard_ranks": 2}),
+        ("sequence=False: would have every tensor rank send the same tokens", {"expert": 2, "tensor": 2}),
+        ("shardRanks=1", {"tensor": 2, "data": 2, "sharding": Sharding.FULL, "shard_ranks": 1, "sequence": True}),
         ("expertTensor=2", {"expert": 2, "expert_tensor": 2}),
     ],
 )
 def test_what_this_worker_does_not_divide_is_refused_by_name(field: str, fields: dict[str, Any]) -> None:
-    rules = ParallelRules(tensor={"a": TensorStyle.ROWS}, experts=("b",) if len(fields) > 1 else ())
+    rules = ParallelRules(tensor={"a": TensorStyle.WHOLE}, experts=("b",) if len(fields) > 1 else ())
     with pytest.raises(InvalidInputError, match=f"plan.{field}"):
         require_runnable(make_plan(4, **fields), rules)

@@ -43,14 +43,15 @@ def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, o
 def _experts(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, object, str, object]]:
     if plan.expert_tensor > 1:
         yield "expertTensor", plan.expert_tensor, "this worker does not divide the matrices of an expert", 1
+    alone = plan.sharding is not Sharding.NONE and plan.shard_ranks == 1 < plan.data * plan.context
+    if alone and TaskRule.EXPERT in rules.allowed and plan.tensor >= 2 * plan.expert:
+        yield "shardRanks", 1, "shards experts over tensor ranks, and nothing beside them", 0
     if plan.expert == 1:
         return
     if TaskRule.EXPERT not in rules.allowed:
         yield "expert", plan.expert, "the task has no rules.experts", 1
-    if plan.tensor > 1:
-        yield "tensor", plan.tensor, "this worker does not divide experts beside tensor parallelism", 1
-    if plan.shard_ranks not in (0, 1, plan.data * plan.context):
-        yield "shardRanks", plan.shard_ranks, "this worker does not divide experts beside hybrid sharding", 0
+    if plan.tensor > 1 and not plan.sequence:
+        yield "sequence", False, "would have every tensor rank send the same tokens to the experts", True
 
 
 def _stages(plan: ParallelPlan) -> Iterator[tuple[str, object, str, object]]:

@@ -41,7 +41,13 @@ RULES = ParallelRules(
     },
     tokens={"0": 1, "1": 1},
 )
-MOE_RULES = RULES.replace(tensor={}, experts=("blocks.*.ffn.experts",))
+DENSE_FFN = ("blocks.*.ffn.gate", "blocks.*.ffn.up", "blocks.*.ffn.down")
+MOE_RULES = RULES.replace(
+    # router and experts take each token alone, so each tensor rank sends on the tokens that it has
+    tensor={name: style for name, style in RULES.tensor.items() if name not in DENSE_FFN}
+    | {"blocks.*.ffn": TensorStyle.SEQUENCE},
+    experts=("blocks.*.ffn.experts",),
+)
 
 
 def transformer(args: dict[str, str]) -> Task:

@@ -133,8 +133,6 @@ class Unbuilt(NamedTuple):
 def unbuilt(setting: Setting, recompute: Recompute) -> Unbuilt | None:
     """What the worker does not carry out together, though each part of it alone; None where it carries out all."""
     layout, count = setting.layout, setting.micro_batches
-    if layout.expert > 1 and layout.tensor > 1:
-        return Unbuilt("tensor", str(layout.tensor), "1", "the worker divides no experts beside tensor parallelism")
     if layout.expert_tensor > 1:
         return Unbuilt("expertTensor", str(layout.expert_tensor), "1", "the worker does not cut an expert's matrices")
     rounds = max(1, count // layout.pipeline)

@@ -21,9 +21,12 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from kuangchao_worker.layers.state.experts import inside
 from kuangchao_worker.layers.state.pieces import Piece, whole
 
 MODULE, OPTIMIZER, SCHEDULER = "module.", "optimizer.", "scheduler"
+STATES, GROUPS = f"{OPTIMIZER}state.", f"{OPTIMIZER}param_groups."
+"""What the optimizer keeps of a parameter, and how it updates it, with `FLAT`."""
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 PIPELINE = "pipeline"
 
@@ -38,7 +41,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Holders:
-    """Which ranks hold an entry: those of the mesh, or for a divided expert and what belongs to it those of `experts`.
+    """Which ranks hold a parameter: those of the mesh, or for a divided expert those of `experts`.
 
     `own` names the experts of this rank.
     """
@@ -48,12 +51,17 @@ class Holders:
     own: tuple[str, ...] = ()
 
     def of(self, name: str) -> DeviceMesh | None:
-        """The mesh over which a parameter or an entry is spread, by its name."""
+        """The mesh over which a parameter is spread, by its name."""
         return self.experts if self.expert(name) else self.mesh
 
+    def of_entry(self, entry: str) -> DeviceMesh | None:
+        """That over which an entry is: a parameter's own mesh, of the module as of the optimizer."""
+        prefix = next((one for one in (MODULE, STATES, GROUPS) if entry.startswith(one)), "")
+        return self.of(entry.removeprefix(prefix))
+
     def expert(self, name: str) -> bool:
-        """Whether it belongs to an expert that other ranks have not."""
-        return any(f".{expert}." in f".{name}" for expert in self.own)
+        """Whether a parameter, or what the optimizer keeps of it, belongs to an expert that other ranks have not."""
+        return inside(name, self.own)
 
 
 def collect(module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> Entries:

@@ -20,7 +20,7 @@ Wanted = dict[int, list[tuple[str, Piece, Piece]]]
 
 def payloads(entries: Entries, holders: Holders, rank: int, step: int) -> dict[str, Any]:
     """Files of this rank: copies that later steps cannot change, and the layout."""
-    kept = {name: tensor for name, tensor in entries.tensors.items() if writes(tensor, holders.of(name))}
+    kept = {name: tensor for name, tensor in entries.tensors.items() if writes(tensor, holders.of_entry(name))}
     layout = {name: _declared(tensor) for name, tensor in kept.items()}
     pieces = {name: in_memory(local(tensor)) for name, tensor in kept.items()}
     return {

@@ -19,12 +19,22 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
 from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, cut, stages_on, units
-from kuangchao_worker.layers.state.experts import COPIES, PARTS, check_experts, keep_own
+from kuangchao_worker.layers.state.experts import (
+    PARTS,
+    WHOLE,
+    check_experts,
+    check_tokens,
+    copies_of,
+    inside,
+    keep_own,
+    mixtures_of,
+    spread,
+)
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
@@ -55,8 +65,10 @@ class ShardedStore:
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._links = chain(module, rules)
         check_rules(module, rules)
-        if plan.expert > 1:
+        if plan.expert > 1 or plan.tensor > 1:
             check_experts(module, rules, plan.expert)
+        if plan.sequence:
+            check_tokens(module, rules)
         self._cut = cut(module, rules, plan) if plan.pipeline > 1 else ()
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
@@ -83,6 +95,10 @@ class ShardedStore:
         for part, links in parts.values():
             split_data(part, mesh, units(part, links), self._plan)
         self._parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        mixtures = mixtures_of(self.module, self._rules) if self._plan.sequence else ()
+        self._on_own_tokens = [
+            p for name, p in self._parameters.items() if inside(name, mixtures) and not self._holders.expert(name)
+        ]
         self._held = dict(self.module.named_parameters())
         self._optimizer = self._make_optimizer(self.module.parameters())
         if self._make_scheduler is not None:
@@ -91,9 +107,11 @@ class ShardedStore:
     def _own(self, mesh: DeviceMesh) -> entries.Holders:
         """Leave of each layer's experts those of this rank, over the ranks that have the same."""
         layers = keep_own(self.module, self._rules, mesh.get_local_rank(PARTS), mesh[PARTS].size())
+        copies = copies_of(mesh)
+        shard = self._plan.sharding is not Sharding.NONE and copies.mesh_dim_names != WHOLE
         for names in layers:
-            divide([self.module.get_submodule(name) for name in names], mesh[COPIES], self._plan)
-        return entries.Holders(self._mesh, mesh[COPIES], tuple(name for names in layers for name in names))
+            divide([self.module.get_submodule(name) for name in names], copies, self._plan, shard=shard)
+        return entries.Holders(self._mesh, copies, tuple(name for names in layers for name in names))
 
     def _keep(self, place: int) -> dict[int, tuple[nn.Module, tuple[str, ...]]]:
         """Leave of the module the stages that stand on the pipeline rank `place`: those and their links, by number."""
@@ -123,6 +141,7 @@ class ShardedStore:
     def apply(self) -> float:
         """Update the parameters from the reduced gradients, clear them, and return the whole model's norm."""
         self._share_experts()
+        self._add_up_tokens()
         norm = self._norm()
         if not self._compared and math.isfinite(norm):
             self._compare(norm)
@@ -130,13 +149,19 @@ class ShardedStore:
         return self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
 
     def _share_experts(self) -> None:
-        """Make the gradients of experts those of the mean over all data ranks, as those of all else are.
-
-        An expert has met the tokens of all ranks that divide its layer, and its copies' gradients were averaged.
-        """
+        """Make the gradients of experts those of the mean over all data ranks, as those of all else are."""
         for name, parameter in self.module.named_parameters():
             if self._holders.expert(name) and parameter.grad is not None:
-                parameter.grad /= self._plan.expert
+                parameter.grad /= spread(self._plan)
+
+    def _add_up_tokens(self) -> None:
+        """Make the gradients of what stands beside experts whole, where each tensor rank has that of its own tokens."""
+        if self._mesh is None or not self._on_own_tokens:
+            return
+        group = self._mesh.get_group(TENSOR)
+        for parameter in self._on_own_tokens:
+            if parameter.grad is not None and (piece := entries.local(parameter.grad)).numel():
+                dist.all_reduce(piece, group=group)
 
     def _compare(self, norm: float) -> None:
         """Once: raise InvalidInputError for a parameter that tensor ranks have whole, with other gradients on each.
@@ -146,7 +171,8 @@ class ShardedStore:
         self._compared = True
         if self._mesh is None or TENSOR not in (self._mesh.mesh_dim_names or ()):
             return
-        whole = {name: p.grad for name, p in self._parameters.items() if p.grad is not None and not _on(p, TENSOR)}
+        alike = {n: p for n, p in self._parameters.items() if not (_on(p, TENSOR) or self._holders.expert(n))}
+        whole = {name: p.grad for name, p in alike.items() if p.grad is not None}
         if not whole:
             return
         least = torch.stack([entries.local(gradient).detach().double().norm() for gradient in whole.values()])

@@ -24,6 +24,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.state.chain import matching
+from kuangchao_worker.layers.state.experts import OwnTokens, inside, lists_of, mixtures_of
 
 TOKENS = 1
 """Dimension of activations (batch, tokens, features) that sequence parallelism splits."""
@@ -51,6 +52,10 @@ def split_tensor(module: nn.Module, mesh: DeviceMesh, rules: ParallelRules, *, s
         made = _style(style, outside)
         if made is not None:
             styles |= dict.fromkeys(matching(module, pattern), made)
+    if sequence:
+        styles |= dict.fromkeys(mixtures_of(module, rules), OwnTokens(TOKENS))
+    lists = lists_of(module, rules)
+    styles = {name: made for name, made in styles.items() if not inside(name, lists)}
     check_untied(module, [name for name, made in styles.items() if not isinstance(made, PrepareModuleInput)])
     parallelize_module(module, mesh, styles)
 
@@ -101,12 +106,12 @@ def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], 
     if not over:
         return
     for unit in (*units, module):
-        divide(unit, mesh[tuple(over)], plan)
+        divide(unit, mesh[tuple(over)], plan, shard=plan.sharding is not Sharding.NONE and plan.shard_ranks != 1)
 
 
-def divide(unit: nn.Module | list[nn.Module], mesh: DeviceMesh, plan: ParallelPlan) -> None:
+def divide(unit: nn.Module | list[nn.Module], mesh: DeviceMesh, plan: ParallelPlan, *, shard: bool) -> None:
     """Shard or replicate what of a unit is not yet over the ranks of a mesh; several modules are one unit."""
-    if plan.sharding is Sharding.NONE or plan.shard_ranks == 1:
+    if not shard:
         replicate(unit, mesh=mesh)
     else:
         # a stage of a pipeline stays whole from its first micro-batch to its last: its weights' gradients may come

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from math import prod
 from typing import Final, NamedTuple
 
 from kuangchao_contracts.base import canonical_json
@@ -12,10 +14,16 @@ from kuangchao_contracts.parallel import Overlay
 from kuangchao_contracts.plan import Axis, ParallelPlan, Sharding
 
 WORLD: Final = "world"
+TENSOR: Final = Axis.TENSOR.value
+PIPELINE: Final = Axis.PIPELINE.value
 DATA: Final = Axis.DATA.value
 CONTEXT: Final = Axis.CONTEXT.value
 EXPERT: Final = Overlay.EXPERT.value
 EXPERT_DATA: Final = Overlay.EXPERT_DATA.value
+EXPERT_REPLICATE: Final = "expertReplicate"
+EXPERT_SHARD: Final = "expertShard"
+COPIES: Final = (EXPERT_REPLICATE, EXPERT_SHARD, EXPERT_DATA)
+"""Dimensions of ranks that have the same experts, outermost first."""
 REPLICATE: Final = "replicate"
 SHARD: Final = "shard"
 
@@ -48,7 +56,13 @@ def dimensions(plan: ParallelPlan) -> tuple[Dimension, ...]:
     states are sharded counts as two: `shard` inside, `replicate` outside. Raises InvalidInputError for axes that do not
     nest or do not make up the world.
     """
-    return tuple(part for axis in _holders(_axes(plan)) for part in _cut(axis, plan))
+    axes = _axes(plan)
+    holders = _holders(axes)
+    if _experts(plan, axes) and all(axis.name != DATA for axis in holders):
+        # experts have copies on other tensor ranks: what divides these is inside what divides all else, be it one rank
+        place = [axis.name for axis in holders].index(TENSOR) + 1
+        holders.insert(place, Dimension(DATA, 1, holders[place - 1].stride * plan.tensor))
+    return tuple(part for axis in holders for part in _cut(axis, plan))
 
 
 def _axes(plan: ParallelPlan) -> list[Dimension]:
@@ -90,21 +104,47 @@ def _cut(axis: Dimension, plan: ParallelPlan) -> list[Dimension]:
 
 def overlaid(plan: ParallelPlan) -> tuple[Dimension, ...]:
     """Groups beside the mesh: ranks that have parts of the same sequences, that divide the experts of a layer, and that
-    have the same experts. Raises InvalidInputError for experts that are not divided over neighbours among data ranks.
+    have the same experts. Raises InvalidInputError for experts that are not divided over neighbours in a stage.
     """
     axes = _axes(plan)
-    context = tuple(axis for axis in axes if axis.name == CONTEXT)
-    return (*context, *_experts(plan, axes)) if plan.expert > 1 else context
+    return (*(axis for axis in axes if axis.name == CONTEXT), *_experts(plan, axes))
 
 
 def _experts(plan: ParallelPlan, axes: list[Dimension]) -> tuple[Dimension, ...]:
-    holders = next((axis for axis in _holders(axes) if axis.name == DATA), Dimension(DATA, 1, 1))
-    given = [(group.size, group.stride) for group in plan.overlays if group.axis is Overlay.EXPERT]
-    if given != [(plan.expert, holders.stride)] or holders.size % plan.expert:
-        why = f"does not divide the {holders.size} ranks of data x context, neighbours first"
-        raise InvalidInputError("plan.overlays.expert", given, why, (plan.expert, holders.stride))
-    found = Dimension(EXPERT, plan.expert, holders.stride)
-    return found, Dimension(EXPERT_DATA, holders.size // plan.expert, holders.stride * plan.expert)
+    """Of all ranks of a stage, its tensor ranks too, neighbours divide the experts of a layer, and those across have
+    the same ones. Experts that nobody divides are data's, unless tensor ranks have them as well.
+    """
+    given = {group.axis: (group.size, group.stride) for group in plan.overlays}
+    if plan.expert == 1 and (plan.tensor == 1 or Overlay.EXPERT_DATA not in given):
+        return ()
+    _, size, stride = _stage(axes)
+    if given.get(Overlay.EXPERT, (1, stride)) != (plan.expert, stride) or size % plan.expert:
+        why = f"does not divide the {size} ranks of a stage, neighbours first"
+        raise InvalidInputError("plan.overlays.expert", given.get(Overlay.EXPERT), why, (plan.expert, stride))
+    copies = Dimension(EXPERT_DATA, size // plan.expert, stride * plan.expert)
+    return Dimension(EXPERT, plan.expert, stride), *_cut_copies(copies, plan)
+
+
+def _stage(axes: list[Dimension]) -> Dimension:
+    """All ranks of a pipeline stage. Raises InvalidInputError where those of others are among them."""
+    inner = [axis for axis in axes if axis.name != PIPELINE]
+    for axis, following in pairwise(inner):
+        if following.stride != axis.stride * axis.size:
+            why = "parts ranks of one stage that divide its experts"
+            raise InvalidInputError("plan.groups.pipeline.stride", axis.stride * axis.size, why, "the largest")
+    return Dimension("stage", prod(axis.size for axis in inner), inner[0].stride if inner else 1)
+
+
+def _cut_copies(axis: Dimension, plan: ParallelPlan) -> list[Dimension]:
+    """Ranks with the same experts, cut where states are sharded over fewer ranks than have the same of all else."""
+    if plan.sharding is Sharding.NONE or plan.shard_ranks in (0, plan.data * plan.context):
+        return [axis]
+    shards = max(1, plan.tensor * plan.shard_ranks // plan.expert)
+    if axis.size % shards:
+        why = f"leaves {shards} shards of experts, which do not divide the {axis.size} ranks that have the same ones"
+        raise InvalidInputError("plan.shardRanks", plan.shard_ranks, why, 0)
+    outer = Dimension(EXPERT_REPLICATE, axis.size // shards, axis.stride * shards)
+    return [outer] if shards == 1 else [Dimension(EXPERT_SHARD, shards, axis.stride), outer]
 
 
 def groups_of(plan: ParallelPlan) -> tuple[GroupSpec, ...]:

@@ -20,8 +20,8 @@ from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.ports.topology import BuildRequest, LinkReport, TopologyRank
 from kuangchao_contracts.run import Ack, Empty
 from kuangchao_worker.layers.topology.decide import (
+    COPIES,
     EXPERT,
-    EXPERT_DATA,
     WORLD,
     GroupSpec,
     build_order,
@@ -130,10 +130,11 @@ def _mesh(plan: ParallelPlan, groups: Mapping[str, dist.ProcessGroup]) -> Device
 def _experts(groups: Mapping[str, dist.ProcessGroup], rank: int) -> DeviceMesh | None:
     if EXPERT not in groups:
         return None
-    copies, parts = (dist.get_process_group_ranks(groups[name]) for name in (EXPERT_DATA, EXPERT))
-    # both are steps of one size from rank to rank, so what differs in both coordinates lies as far as both together
-    ranks = torch.tensor([[copy + part - rank for part in parts] for copy in copies])
-    names = (EXPERT_DATA, EXPERT)
+    names = tuple(name for name in (*COPIES, EXPERT) if name in groups)
+    ranks = torch.tensor(rank)
+    for name in names:
+        # each is a step of one size from rank to rank, so what differs in all coordinates lies as far as all together
+        ranks = ranks.unsqueeze(-1) + torch.tensor(dist.get_process_group_ranks(groups[name])) - rank
     return DeviceMesh.from_group([groups[name] for name in names], _kind(), ranks, mesh_dim_names=names)
 
 
