@@ -29,6 +29,7 @@ MAX_GRACE_SECONDS: Final = 60
 """People who wait at a terminal are not kept longer than this, whatever the pod template says."""
 FALLBACK_BYTES: Final = 2_048
 HOST: Final = "127.0.0.1"
+NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass
@@ -81,10 +82,12 @@ class LocalLauncher(Launcher):
         tokens: LayerTokens,
         gate_url: str,
         kind: DeviceKind,
+        forge: Path | None,
         changed: Callable[[], None],
         clock: Callable[[], datetime],
     ) -> None:
         self._run, self._tokens, self._gate_url, self._kind = run, tokens, gate_url, kind
+        self._forge = forge
         self._changed, self._clock = changed, clock
         self._pods: dict[str, LocalPod] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,6 +167,7 @@ class LocalLauncher(Launcher):
             "KUANGCHAO_RUN_DIR": str(self._run.short(name)),
             "KUANGCHAO_GRACE_SECONDS": str(grace_seconds(job)),
             "KUANGCHAO_OPLOG": os.environ.get("KUANGCHAO_OPLOG", "always"),
+            "KUANGCHAO_SHARED_FORGE": str(self._forge or ""),
         }
         command = [sys.executable, "-m", "kuangchao_worker.agent"]
         child = await Child.start(command, environment, directory / "output.log")
@@ -173,8 +177,10 @@ class LocalLauncher(Launcher):
 
     def _visible_devices(self, job: TrainingJob, index: int) -> dict[str, str]:
         """The GPUs of a pod; none for a pool of CPU devices, so that the plan is carried out as it is."""
+        if self._kind is not DeviceKind.GPU:
+            return NO_GPUS
         share = range(index * job.spec.devices.per_pod, (index + 1) * job.spec.devices.per_pod)
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share)) if self._kind is DeviceKind.GPU else ""}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, share))}
 
     async def _watch(self, pod: LocalPod) -> None:
         await pod.child.wait()

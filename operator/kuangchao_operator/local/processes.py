@@ -24,8 +24,13 @@ class Child:
         self._process, self.output = process, output
 
     @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str], output: Path) -> "Child":
-        """Start a command with its output appended to a file. Raises UnavailableError when it cannot be started."""
+    async def start(
+        cls, command: Sequence[str], environment: Mapping[str, str], output: Path, descriptors: Sequence[int] = ()
+    ) -> "Child":
+        """Start a command with its output appended to a file; it inherits `descriptors`.
+
+        Raises UnavailableError when it cannot be started.
+        """
         output.parent.mkdir(parents=True, exist_ok=True)
         try:
             with output.open("ab") as file:
@@ -36,6 +41,7 @@ class Child:
                     stdout=file,
                     stderr=asyncio.subprocess.STDOUT,
                     start_new_session=True,
+                    pass_fds=descriptors,
                     preexec_fn=_die_with_parent,
                 )
         except OSError as error:

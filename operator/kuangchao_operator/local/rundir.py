@@ -45,6 +45,11 @@ class RunDirectory:
         """Where the issuer listens."""
         return self.volatile.path / "issuer.sock"
 
+    @property
+    def forge_socket(self) -> Path:
+        """Where agents get a process to fork their ranks from."""
+        return self.volatile.path / "forge.sock"
+
     def pod(self, name: str) -> Path:
         """Files of one agent: its run directory, its output."""
         return self.root / "pods" / name

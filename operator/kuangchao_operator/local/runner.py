@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from kuangchao_operator.layers.strategy.service import StrategyService
 from kuangchao_operator.local.control import ControlPlane, ExecutionAuthority, control_plane, now
 from kuangchao_operator.local.effects import LocalEffects
 from kuangchao_operator.local.facts import LocalFacts, PlanRecord
+from kuangchao_operator.local.forge import shared_forge
 from kuangchao_operator.local.job import admit
 from kuangchao_operator.local.launcher import LocalLauncher
 from kuangchao_operator.local.pool import LocalPool, local_pool
@@ -60,8 +61,11 @@ def run_job(manifest: TrainingJob, workdir: Path, watcher: Watcher) -> RunResult
 
 
 async def _run(job: TrainingJob, pool: LocalPool, run: RunDirectory, watcher: Watcher) -> RunResult:
-    async with control_plane(run) as plane:
-        session = Session(job, pool, run, plane, watcher)
+    async with AsyncExitStack() as stack:
+        # first of all: it imports torch while everything else starts
+        forge = await shared_forge(job, pool.spec.device_type, run, stack)
+        plane = await stack.enter_async_context(control_plane(run))
+        session = Session(job, pool, run, plane, forge, watcher)
         try:
             await session.run()
         finally:
@@ -73,7 +77,13 @@ class Session:
     """The job's loop with its ports, and the signals that end it early."""
 
     def __init__(
-        self, job: TrainingJob, pool: LocalPool, run: RunDirectory, plane: ControlPlane, watcher: Watcher
+        self,
+        job: TrainingJob,
+        pool: LocalPool,
+        run: RunDirectory,
+        plane: ControlPlane,
+        forge: Path | None,
+        watcher: Watcher,
     ) -> None:
         self._run, self._watcher, self._plane = run, watcher, plane
         self.interrupted = False
@@ -81,7 +91,7 @@ class Session:
         self.store = LocalJobStore(job, self._written)
         registry = AgentRegistry(now, lambda _: self._wake())
         plans = PlanRecord()
-        self._launcher = LocalLauncher(run, plane.tokens, plane.gate_url, pool.spec.device_type, self._wake, now)
+        self._launcher = LocalLauncher(run, plane.tokens, plane.gate_url, pool.spec.device_type, forge, self._wake, now)
         effects = LocalEffects(run, plans, self._launcher, watcher)
         for service in (
             StrategyService(),

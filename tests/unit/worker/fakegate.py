@@ -46,6 +46,7 @@ from kuangchao_contracts.run import (
 )
 from kuangchao_contracts.tokens import ALGORITHM, TOKEN_TYPE, TokenVerifier
 from kuangchao_contracts.wire import CALL_PATH, CallEnvelope, TokenBundle, bundle_key, to_reply
+from tests.forge import shared_forge
 
 ISSUER = "kuangchao/test"
 UID = "11111111-2222-3333-4444-555555555555"
@@ -276,10 +277,14 @@ class FakeInterface(InterfaceControl):
 
 
 class Cluster:
-    """The gate on a loopback port, and agents as processes. Use as an async context manager."""
+    """The gate on a loopback port, and agents as processes. Use as an async context manager.
 
-    def __init__(self, folder: Path, launch: LaunchSpec, *, restarts: int = 0) -> None:
+    `own_forges`: each agent starts its own, as in a pod; its ranks then have its environment for all to see.
+    """
+
+    def __init__(self, folder: Path, launch: LaunchSpec, *, restarts: int = 0, own_forges: bool = False) -> None:
         self.folder, self.launch = folder, launch
+        self._forge = "" if own_forges else str(shared_forge())
         self.pods = launch.plan.pods
         self.issuer, self.sink = Issuer(), MemorySink()
         self.control = FakeControl(folder, launch, self.pods, restarts)
@@ -357,6 +362,7 @@ class Cluster:
             "KUANGCHAO_CHECKPOINTS": str(self.folder / "checkpoints"),
             "KUANGCHAO_TERMINATION_LOG": str(self.folder / f"termination-{index}"),
             "KUANGCHAO_GRACE_SECONDS": "20",
+            "KUANGCHAO_SHARED_FORGE": self._forge,
         }
 
     async def start_agents(self) -> None:

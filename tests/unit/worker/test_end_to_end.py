@@ -69,7 +69,7 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The same job with a fault in each of four attempts; before the fourth its newest checkpoint is damaged."""
     folder = tmp_path_factory.mktemp("stormy")
     launch = mlp_launch("tests.unit.worker.faulty:faulty", folder=str(folder), faults=FAULTS)
-    cluster = Cluster(folder, launch, restarts=4)
+    cluster = Cluster(folder, launch, restarts=4, own_forges=True)
 
     def damage(attempt: int) -> None:
         if attempt == 4:

@@ -28,7 +28,7 @@ class Held(Cluster):
         launch = make_launch(
             make_plan(1), "kuangchao_worker.tasks.mlp:mlp", steps=20, checkpoint_path="job-1", checkpoint_every_steps=5
         )
-        super().__init__(folder, launch)
+        super().__init__(folder, launch, own_forges=True)
         self.arrived, self.release, self.judged = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._through = self._gate.call_wire
         self._gate.call_wire = self._hold  # type: ignore[method-assign]  # a fault point in front of the gate

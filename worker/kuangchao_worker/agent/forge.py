@@ -22,6 +22,9 @@ from kuangchao_contracts.errors import UnavailableError
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 READY_SECONDS: Final = 300.0
 ANSWER_SECONDS: Final = 120.0
+CONNECT_SECONDS: Final = 10.0
+OUTPUTS: Final = (1, 2)
+"""Standard output and error: those of the pod, which are its ranks' too."""
 MAX_MESSAGE: Final = 4_096
 PADDING: Final = "." * 64
 """Room in the command line for the titles of forked ranks."""
@@ -45,38 +48,27 @@ class ForgedStore:
 
 
 class Forge:
-    """One forge process. `on_end` is told (pid, exit code) of everything it forked."""
+    """One forge process, from the one that agents of a machine share or of our own.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    `on_end` is told (pid, exit code) of everything it forked.
+    """
+
+    def __init__(self, environment: Mapping[str, str], shared: Path | None = None) -> None:
         self.on_end: Callable[[int, int], None] = lambda _pid, _code: None
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[bool] = self._loop.create_future()
         self._answers: dict[int, asyncio.Future[int]] = {}
+        self._running: set[int] = set()
         self.ended: dict[int, int] = {}
         """Exit code by pid: a child may end before whoever asked for it has heard its pid."""
         self.alive = True
         self._ticket = 0
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._popen: subprocess.Popen[bytes] | None = None
+        connection = _connect(shared) if shared is not None else None
+        if connection is None:
+            connection, self._popen = _start(environment)
+        self._socket = connection
         self._socket.setblocking(False)
-        with theirs:
-            self._popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-S",
-                    "-E",
-                    str(LAUNCHER),
-                    str(os.getpid()),
-                    sys.executable,
-                    "-m",
-                    "kuangchao_worker.forge",
-                    str(theirs.fileno()),
-                    PADDING,
-                ],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
         self._loop.add_reader(self._socket, self._hear)
 
     async def ready(self) -> None:
@@ -139,16 +131,21 @@ class Forge:
         if "ready" in message:
             self._ready.set_result(message["ready"])
         elif "ended" in message:
-            self.ended[message["ended"]] = message["code"]
-            self.on_end(message["ended"], message["code"])
+            self._end(message["ended"], message["code"])
         else:
             self.ended.pop(message["pid"], None)
+            self._running.add(message["pid"])
             answer = self._answers.pop(message["ticket"], None)
             if answer is not None and not answer.done():
                 answer.set_result(message["pid"])
 
+    def _end(self, pid: int, code: int) -> None:
+        self._running.discard(pid)
+        self.ended[pid] = code
+        self.on_end(pid, code)
+
     def _lost(self) -> None:
-        """The forge is gone, and with it everything it forked; that comes to us as orphans."""
+        """The forge is gone, and with it everything it forked; what our own forge had comes to us as orphans."""
         self._loop.remove_reader(self._socket)
         if not self._ready.done():
             self._ready.set_result(False)
@@ -156,11 +153,59 @@ class Forge:
             if not answer.done():
                 answer.set_exception(UnavailableError("the forge is gone"))
         self.alive = False
+        if self._popen is None:
+            for pid in tuple(self._running):
+                self._await_end(pid)
+
+    def _await_end(self, pid: int) -> None:
+        """Somebody else's child, which the kernel kills: told as ended when it has."""
+        try:
+            watched = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._end(pid, -signal.SIGKILL)
+            return
+
+        def over() -> None:
+            self._loop.remove_reader(watched)
+            os.close(watched)
+            self._end(pid, -signal.SIGKILL)
+
+        self._loop.add_reader(watched, over)
 
     def close(self) -> None:
         """End the forge; its children die with it."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._popen.send_signal(signal.SIGKILL)
-        self._popen.wait(timeout=10)
+        if self._popen is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._popen.send_signal(signal.SIGKILL)
+            self._popen.wait(timeout=10)
+
+
+def _connect(shared: Path) -> socket.socket | None:
+    """A forge from the process that agents of this machine share; None where that is gone."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(CONNECT_SECONDS)
+    try:
+        connection.connect(str(shared))
+        socket.send_fds(connection, [b"."], OUTPUTS)
+    except OSError as error:
+        log.warning("no shared forge: %s", error.strerror)
+        connection.close()
+        return None
+    return connection
+
+
+def _start(environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A forge of our own."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "kuangchao_worker.forge", str(theirs.fileno()), PADDING]
+    with theirs:
+        popen = subprocess.Popen(
+            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    return ours, popen

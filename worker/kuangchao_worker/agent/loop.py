@@ -22,10 +22,11 @@ from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.exchange import TokenPuller
 from kuangchao_worker.agent.forge import Forge, ForgedStore
 from kuangchao_worker.agent.notes import NoteQueue
-from kuangchao_worker.agent.session import RANK_DEFAULTS, Exit, Rejoin, Session
+from kuangchao_worker.agent.session import Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
 from kuangchao_worker.agent.views import DRAINED_EXIT
 from kuangchao_worker.agent.vigil import Vigil
+from kuangchao_worker.pod.defaults import RANK_DEFAULTS
 from kuangchao_worker.pod.store import AttemptStore, open_store
 from kuangchao_worker.pod.tokens import TokenFile
 
@@ -125,7 +126,7 @@ class Agent:
         if self._forge is None or not self._forge.alive:
             if self._forge is not None:
                 self._forge.close()
-            self._forge = Forge({**RANK_DEFAULTS, **self._environment})
+            self._forge = Forge({**RANK_DEFAULTS, **self._environment}, self._settings.shared_forge)
         return self._forge
 
     async def _open_store(self, forge: Forge, attempt: int) -> ForgedStore | AttemptStore:
@@ -213,6 +214,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
         "KUANGCHAO_TRUST_DIR",
         "KUANGCHAO_TERMINATION_LOG",
         "KUANGCHAO_ACCOUNT_TOKEN",
+        "KUANGCHAO_SHARED_FORGE",
     )
     return {name: value for name, value in environment.items() if name not in own}
 

@@ -38,16 +38,10 @@ from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, lease_overdue_s
 from kuangchao_worker.agent.vigil import Vigil
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankMessage
+from kuangchao_worker.pod.defaults import RANK_DEFAULTS
 
 DRAIN_MARGIN: Final = 5.0
 """Seconds of the grace period that are kept for the last commit and the last report."""
-RANK_DEFAULTS: Final = {
-    "OMP_NUM_THREADS": "1",
-    # torch advises against find_unused_parameters, which is set on purpose (see layers/state/parameters.py)
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # or the profiler, which measures a step now and then, writes of it each time (see layers/execution/traffic.py)
-    "KINETO_LOG_LEVEL": "6",
-}
 log = logging.getLogger("kuangchao.agent")
 
 

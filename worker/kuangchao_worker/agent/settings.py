@@ -18,6 +18,7 @@ _FOLDERS: Final = {
     "termination_log": "KUANGCHAO_TERMINATION_LOG",
     "run_directory": "KUANGCHAO_RUN_DIR",
     "account_token": "KUANGCHAO_ACCOUNT_TOKEN",
+    "shared_forge": "KUANGCHAO_SHARED_FORGE",
 }
 
 
@@ -47,6 +48,8 @@ class Settings:
     run_directory: Path = Path("/tmp/kuangchao")  # noqa: S108 - an emptyDir of the pod
     account_token: Path | None = None
     """File of the account token that is exchanged for the bundle; None: the bundle is mounted."""
+    shared_forge: Path | None = None
+    """Socket of the process that all agents of a machine fork their ranks from; None: this pod has one of its own."""
     pod_uid: str = ""
     grace_seconds: float = 30.0
     heartbeat_seconds: float = 1.0

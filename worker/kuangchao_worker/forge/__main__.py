@@ -1,9 +1,12 @@
 """Entry point: `python -m kuangchao_worker.forge FD`. Forks ranks and stores for the agent at the other end of FD.
 
+With `--shared` FD listens, and each agent that connects gets such a process, forked from this one; `--ranks`: they will
+want ranks, so that it imports what those need before.
+
 Runs no user code and touches no accelerator before a fork, and never forks while it has more than one thread.
 """
 
-import ctypes
+import functools
 import gc
 import json
 import os
@@ -12,9 +15,11 @@ import socket
 import sys
 from typing import Any, Final, NoReturn
 
+from kuangchao_worker.forge.mortal import die_with_parent
+from kuangchao_worker.forge.shared import share
 from kuangchao_worker.forge.title import set_title
+from kuangchao_worker.pod.defaults import RANK_DEFAULTS
 
-PR_SET_PDEATHSIG: Final = 1
 MAX_REQUEST: Final = 1 << 18
 BROKEN_EXIT: Final = 70
 
@@ -35,11 +40,11 @@ def warm_up() -> None:
 
 
 class Forge:
-    """Serves one agent until it hangs up."""
+    """Serves one agent until it hangs up. `warm`: what ranks need is imported."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, *, warm: bool = False) -> None:
         self._connection = connection
-        self._warm = False
+        self._warm = warm
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer)
@@ -95,7 +100,7 @@ def _become(request: dict[str, Any], output: int, connection: socket.socket) -> 
     try:
         parent = os.getppid()
         os.setsid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection.close()
@@ -128,10 +133,27 @@ def _serve_store(attempt: int, output: int) -> int:
         signal.pause()
 
 
-if __name__ == "__main__":
+def _serve(connection: socket.socket, *, warm: bool = False) -> NoReturn:
+    Forge(connection, warm=warm).serve()
+    # what was forked dies with this process
+    os._exit(0)
+
+
+def main(descriptor: int, options: list[str]) -> NoReturn:
+    """Serve one agent, or all that connect."""
+    # torch reads them as it is imported
+    os.environ.update({**RANK_DEFAULTS, **os.environ})
     import torch
 
     torch.set_num_threads(1)
-    Forge(socket.socket(fileno=int(sys.argv[1]))).serve()
-    # what was forked dies with this process
-    os._exit(0)
+    opened = socket.socket(fileno=descriptor)
+    if "--shared" not in options:
+        _serve(opened)
+    warm = "--ranks" in options
+    if warm:
+        warm_up()
+    share(opened, functools.partial(_serve, warm=warm))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
