@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import SGD
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.plan import Sharding
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Pipe, compiled
 from kuangchao_worker.layers.state.chain import Stage, chain, check_apart, cut, stage_links
@@ -113,6 +114,16 @@ def test_a_parameter_in_two_stages_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"head\.weight.*same parameter as embedding\.weight"):
         check_apart(module, stages)
     check_apart(module, [[name for links in stages for name in links]])
+
+
+def test_a_parameter_in_two_links_is_refused_where_links_are_sharded() -> None:
+    module = transformer(SMALL).model()
+    module.head.weight = module.embedding.weight
+    plan = make_plan(2, sharding=Sharding.FULL)
+    with pytest.raises(InvalidInputError, match=r"head\.weight.*same parameter as embedding\.weight, in another link"):
+        ShardedStore(module, SGD, None, RULES, plan)
+    ShardedStore(module, SGD, None, NO_RULES, plan)
+    ShardedStore(module, SGD, None, RULES, make_plan(2, data=1, tensor=2))
 
 
 def test_a_tensor_rule_that_means_nothing_is_refused() -> None:

@@ -93,14 +93,17 @@ def stage_links(module: nn.Module, rules: ParallelRules, plan: ParallelPlan, sta
     return links[starts[stage] : starts[stage + 1]]
 
 
-def check_apart(module: nn.Module, stages: Iterable[Sequence[str]]) -> None:
-    """Raise InvalidInputError where a parameter is in two stages: each would train a copy of its own."""
+def check_apart(module: nn.Module, stages: Iterable[Sequence[str]], each: str = "stage") -> None:
+    """Raise InvalidInputError where a parameter is in two stages: each would train a copy of its own.
+
+    Likewise for other runs of links, called `each` in the message.
+    """
     seen: dict[int, str] = {}
     for links in stages:
         named = ((link, *one) for link in links for one in module.get_submodule(link).named_parameters())
         own = {id(parameter): f"{link}.{name}" for link, name, parameter in named}
         for one in own.keys() & seen.keys():
-            raise InvalidInputError(FIELD, own[one], f"is the same parameter as {seen[one]}, in another stage")
+            raise InvalidInputError(FIELD, own[one], f"is the same parameter as {seen[one]}, in another {each}")
         seen |= own
 
 
