@@ -2,14 +2,26 @@
 
 import hashlib
 import json
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticKnownError
 
 Name = Annotated[str, Field(max_length=253, min_length=1)]
 ShortText = Annotated[str, Field(max_length=256)]
 Text = Annotated[str, Field(max_length=1024)]
+MOST_INT64: Final = 2**63 - 1
+"""The API server takes no larger number: schemas of kinds say so by the format, int64."""
+
+
+def _within_int64(value: int) -> int:
+    if value > MOST_INT64:
+        raise PydanticKnownError("less_than_equal", {"le": MOST_INT64})
+    return value
+
+
+INT64: Final = AfterValidator(_within_int64)
 
 
 class Contract(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from kuangchao_contracts.base import Contract, ShortText, Text, canonical_json
+from kuangchao_contracts.base import INT64, Contract, ShortText, Text, canonical_json
 from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import (
     Locality,
@@ -90,10 +90,10 @@ class MeasuredModel(Contract):
 
     kind: Literal["measured"] = "measured"
     name: ShortText = "model"
-    parameters: Annotated[int, Field(ge=1)]
-    trainable_parameters: Annotated[int, Field(ge=0)] | None = None
-    buffer_bytes: Bytes = 0
-    activation_bytes_per_sample: Bytes = 0
+    parameters: Annotated[int, Field(ge=1), INT64]
+    trainable_parameters: Annotated[int, Field(ge=0), INT64] | None = None
+    buffer_bytes: Annotated[int, Field(ge=0), INT64] = 0
+    activation_bytes_per_sample: Annotated[int, Field(ge=0), INT64] = 0
 
 
 class Norm(StrEnum):

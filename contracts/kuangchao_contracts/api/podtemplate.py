@@ -6,7 +6,7 @@ from pydantic import Field
 
 from kuangchao_contracts.api.meta import list_map
 from kuangchao_contracts.api.resourcepool import LabelMap, Quantity
-from kuangchao_contracts.base import Contract, ShortText
+from kuangchao_contracts.base import INT64, Contract, ShortText
 
 OpenObject = Annotated[
     dict[str, Any], Field(json_schema_extra={"type": "object", "x-kubernetes-preserve-unknown-fields": True})
@@ -37,7 +37,7 @@ class Toleration(Contract):
     operator: Literal["Exists", "Equal"] | None = None
     value: ShortText | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+    toleration_seconds: Annotated[int, Field(ge=0), INT64] | None = None
 
 
 class LocalObjectReference(Contract):

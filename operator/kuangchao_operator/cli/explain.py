@@ -10,8 +10,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.cli.yamltext import Document, Path
 
+_LISTS = ("tuple_type", "list_type", "set_type", "frozen_set_type")
 _SHOWN = 120
 """Longest offending value that is repeated in a message."""
 
@@ -27,7 +29,8 @@ def explain(document: Document, kind: type[BaseModel], error: ValidationError) -
         return InvalidInputError(document.where(path), None, "is required")
     if fault["type"].startswith("union_tag"):
         return _union_tag(document, path, fault)
-    return InvalidInputError(document.where(path), _short(fault["input"]), _why(fault), _nearest(fault))
+    nearest = _nearest_list(kind, path, fault) if fault["type"] in _LISTS else _nearest(fault, path)
+    return InvalidInputError(document.where(path), _short(fault["input"]), _why(fault), nearest)
 
 
 def nearest_word(word: str, choices: Iterable[str]) -> str | None:
@@ -61,25 +64,43 @@ def _union_tag(document: Document, path: Path, fault: ErrorDetails) -> InvalidIn
 
 def _unknown_field(document: Document, kind: type[BaseModel], path: Path) -> InvalidInputError:
     model: Any = kind
+    above: Any = None
     data = document.data
     for part in path[:-1]:
         data = data[part]
-        model = _member(model, part, data)
-    names = [field.alias or name for name, field in model.model_fields.items()] if model else []
+        above, model = model, _member(model, part, data)
+    names = _names(model) if model else []
+    for other in _variants(above, path[-2]) if len(path) > 1 else ():
+        if other is not model and path[-1] in _names(other):
+            own, tag = _tag(model), _tag(other)
+            why = f"unknown field: kind {own} has none, kind {tag} has"
+            return InvalidInputError(document.where(path), path[-1], why, f"kind: {tag}")
     why = "unknown field" + (f"; fields here: {', '.join(names)}" if 0 < len(names) <= 12 else "")
     return InvalidInputError(document.where(path), path[-1], why, nearest_word(str(path[-1]), names))
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _annotation(model: Any, part: str | int) -> Any:
+    """The annotation of a member of a model, by its name in the file."""
+    fields = model.model_fields.items() if model is not None else ()
+    return next((field.annotation for name, field in fields if (field.alias or name) == part), None)
+
+
+def _variants(model: Any, part: str | int) -> list[type[BaseModel]]:
+    """The kinds of a member that is told by its kind."""
+    return [one for one in _models(_annotation(model, part)) if _tag(one) is not None]
 
 
 def _member(model: Any, part: str | int, data: Any) -> type[BaseModel] | None:
     """The model of a member of a model, or of an element when `part` is an index."""
     if model is None or isinstance(part, int):
         return model  # type: ignore[no-any-return]  # a list's elements were resolved with the list
-    for name, field in model.model_fields.items():
-        if (field.alias or name) == part:
-            candidates = list(_models(field.annotation))
-            tagged = [c for c in candidates if isinstance(data, dict) and _tag(c) == data.get("kind")]
-            return next(iter(tagged or candidates), None)
-    return None
+    candidates = list(_models(_annotation(model, part)))
+    tagged = [c for c in candidates if isinstance(data, dict) and _tag(c) == data.get("kind")]
+    return next(iter(tagged or candidates), None)
 
 
 def _models(annotation: Any) -> Iterable[type[BaseModel]]:
@@ -104,7 +125,7 @@ def _short(value: Any) -> Any:
     return value if len(repr(value)) <= _SHOWN else repr(value)[:_SHOWN] + "..."
 
 
-def _nearest(fault: ErrorDetails) -> object | None:
+def _nearest(fault: ErrorDetails, path: Path) -> object | None:
     context, kind, value = fault.get("ctx", {}), fault["type"], fault["input"]
     for bound in ("ge", "le"):
         if bound in context:
@@ -112,6 +133,8 @@ def _nearest(fault: ErrorDetails) -> object | None:
     if kind in ("literal_error", "enum"):
         choices = _choices(str(context.get("expected", "")))
         return nearest_word(str(value), choices) or next(iter(choices), None)
+    if kind == "int_type" and isinstance(value, bool):
+        return _switched(path) if value else None
     if kind in ("int_type", "int_from_float", "int_parsing"):
         return _nearest_integer(value)
     if kind in ("bool_type", "bool_parsing"):
@@ -119,6 +142,41 @@ def _nearest(fault: ErrorDetails) -> object | None:
     if kind == "string_type" and not isinstance(value, dict | list | Enum):
         return f'"{value}"'
     return None
+
+
+def _switched(path: Path) -> str | None:
+    """What somebody means who switches an axis on: the planner chooses its size where the task has rules for it."""
+    axis = str(path[-1])
+    return f"2, or taskRules: [{axis}]" if "parallelism" in path and axis in tuple(TaskRule) else None
+
+
+def _nearest_list(kind: type[BaseModel], path: Path, fault: ErrorDetails) -> str | None:
+    """A list of the one entry that stands where a list belongs, or of the word that is most like it."""
+    value, model = fault["input"], _at(kind, path[:-1])
+    if value is None or isinstance(value, dict):
+        return None
+    words = [word for one in _arguments(_annotation(model, path[-1])) for word in _words(one)]
+    entries = [part.strip() for part in str(value).split(",")]
+    found = [nearest_word(entry, words) if words else entry for entry in entries]
+    return f"[{', '.join(entry for entry in found if entry is not None)}]" if all(found) else None
+
+
+def _at(kind: type[BaseModel], path: Path) -> Any:
+    model: Any = kind
+    for part in path:
+        model = _member(model, part, None)
+    return model
+
+
+def _arguments(annotation: Any) -> Iterable[Any]:
+    """All types that an annotation is made of."""
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _arguments(argument)
+
+
+def _words(annotation: Any) -> list[str]:
+    return [one.value for one in annotation] if isinstance(annotation, type) and issubclass(annotation, Enum) else []
 
 
 def _nearest_integer(value: Any) -> int | None:
