@@ -17,13 +17,26 @@ from kuangchao_contracts.plan import (
     Sharding,
     TransformerModel,
 )
+from kuangchao_operator.layers.strategy.bounds import nearest
 from kuangchao_operator.layers.strategy.descriptor import fault
 from kuangchao_operator.layers.strategy.fit.runs import FULLEST, Figure, Run
-from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, pieces
+from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, Layout, even, pieces
 from kuangchao_operator.layers.strategy.footprint.setting import CORE, Loss, Recomputed, Setting
 from kuangchao_operator.layers.strategy.legality import contradiction
+from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
 
 MAX_RUNS = 1000
+_COLUMNS = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "expert": "ep",
+    "data": "dp",
+    "virtualStages": "vp",
+    "sequence": "sp",
+    "shardRanks": "shard_ranks",
+}
+"""Columns of what laws call by its name in a plan."""
 GIB = 2**30
 
 
@@ -97,22 +110,38 @@ def _run(number: int, cells: dict[str, str | None]) -> Run:
     except ValidationError as error:
         first = error.errors()[0]
         column = ".".join(str(part) for part in first["loc"])
-        raise InvalidInputError(f"line {number}: {column}", given.get(column), first["msg"]) from None
+        raise InvalidInputError(f"line {number}: {column}", given.get(column), first["msg"], nearest(first)) from None
     wrong = fault(model)
     if wrong is not None:
         raise InvalidInputError(f"line {number}: {wrong.field}", wrong.value, wrong.why, wrong.nearest)
     setting = _setting(number, line, model)
     broken = contradiction(setting)
     if broken is not None:
-        raise InvalidInputError(f"line {number}: {broken.field}", broken.value, broken.message, broken.nearest)
+        column = _COLUMNS.get(broken.field, broken.field)
+        why = broken.message.partition("; nearest legal ")[0]
+        raise InvalidInputError(f"line {number}: {column}", broken.value, why, broken.nearest)
     try:
         pieces(model.layers, setting.layout)
     except ImpossibleLayoutError as error:
-        raise InvalidInputError(f"line {number}: pp", line.pp, str(error), model.layers) from None
+        raise InvalidInputError(
+            f"line {number}: pp", line.pp, str(error), _most_stages(line.pp, model.layers)
+        ) from None
     if line.stage.isdigit() and int(line.stage) >= line.pp:
         raise InvalidInputError(f"line {number}: stage", line.stage, f"pp={line.pp} has no such stage", line.pp - 1)
     group = line.group or f"{model.layers}x{model.hidden}"
     return Run(line.id, group, setting, int(line.peak_mem_gib * GIB), line.figure, line.stage)
+
+
+def _most_stages(stages: int, layers: int) -> int:
+    """The longest pipeline below one that the layers are too few for."""
+    return next((n for n in range(min(stages - 1, layers), 1, -1) if _cut(layers, n)), 1)
+
+
+def _cut(layers: int, stages: int) -> bool:
+    try:
+        return bool(even(layers, stages))
+    except ImpossibleLayoutError:
+        return False
 
 
 def _model(line: Line) -> TransformerModel:
@@ -137,7 +166,10 @@ def _model(line: Line) -> TransformerModel:
 def _setting(number: int, line: Line, model: TransformerModel) -> Setting:
     recompute, modules = _recompute(number, line.recompute)
     if line.gbs % (line.mbs * line.dp):
-        raise InvalidInputError(f"line {number}: gbs", line.gbs, f"is no multiple of mbs {line.mbs} x dp {line.dp}")
+        near = either(nearest_multiples(line.gbs, line.mbs * line.dp))
+        raise InvalidInputError(
+            f"line {number}: gbs", line.gbs, f"is no multiple of mbs {line.mbs} x dp {line.dp}", near
+        )
     return Setting(
         model=model,
         layout=_layout(line),

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from kuangchao_contracts.base import Contract, ShortText, Text
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Bytes, Optimizer, Precision, Recompute
+from kuangchao_operator.layers.strategy.bounds import nearest
 from kuangchao_operator.layers.strategy.footprint.setting import Loss
 
 Small = Annotated[int, Field(ge=0, le=64)]
@@ -139,7 +140,7 @@ def parse(raw: bytes, where: str) -> Calibration:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise InvalidInputError(where, field, f"is no calibration: {first['msg']}") from None
+        raise InvalidInputError(where, field, f"is no calibration: {first['msg']}", nearest(first)) from None
     for field, fault in _faults(found):
         raise InvalidInputError(where, field, f"is no calibration: {fault}")
     return found
