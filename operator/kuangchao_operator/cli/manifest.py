@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kuangchao_contracts.api import ResourceDescriptorObject, ResourcePool, TrainingJob
 from kuangchao_contracts.api.meta import CustomObject
@@ -19,6 +19,7 @@ from kuangchao_operator.cli.rules import check_job
 from kuangchao_operator.cli.yamltext import Document, parse
 
 T = TypeVar("T", bound=CustomObject)
+M = TypeVar("M", bound=BaseModel)
 RESOURCES = "--resources"
 KINDS: dict[str, type[CustomObject]] = {
     "TrainingJob": TrainingJob,
@@ -61,14 +62,7 @@ def _items(document: Document) -> list[Document]:
     data = document.data
     if not (isinstance(data, dict) and data.get("kind") == "List" and isinstance(data.get("items"), list)):
         return [document]
-    return [
-        Document(
-            document.source,
-            item,
-            {path[2:]: line for path, line in document.lines.items() if path[:2] == ("items", place)},
-        )
-        for place, item in enumerate(data["items"])
-    ]
+    return [document.part(("items", place)) for place in range(len(data["items"]))]
 
 
 def _of_kind(objects: Sequence[CustomObject], kind: type[T]) -> list[T]:
@@ -81,11 +75,15 @@ def to_object(document: Document, kinds: tuple[str, ...]) -> CustomObject:
     if not isinstance(data, dict):
         raise InvalidInputError(document.where(()), type(data).__name__, "is not a Kubernetes object (a mapping)")
     _check_kind(document, data, kinds)
-    kind = KINDS[data["kind"]]
+    return typed(document, KINDS[data["kind"]])
+
+
+def typed(document: Document, kind: type[M]) -> M:
+    """The data of a document as a model. Raises InvalidInputError."""
     try:
-        text = json.dumps(data, allow_nan=False)
+        text = json.dumps(document.data, allow_nan=False)
     except (ValueError, TypeError) as error:
-        raise InvalidInputError(document.where(()), data.get("kind"), f"cannot be written as JSON: {error}") from None
+        raise InvalidInputError(document.where(()), kind.__name__, f"cannot be written as JSON: {error}") from None
     try:
         # strict and by alias: "2" is no integer and per_pod is no field for the API server either
         return kind.model_validate_json(text, strict=True, by_alias=True, by_name=False)

@@ -44,29 +44,20 @@ def plan_diff(before: PlanFile, after: PlanFile, output: Output = Format.TEXT) -
 
 def read_plan(name: str, option: str = ARGUMENT) -> ParallelPlan:
     """The plan of a file that an option names. Raises InvalidInputError."""
-    from pydantic import ValidationError
-
     from kuangchao_contracts.plan import ParallelPlan
-    from kuangchao_operator.cli.manifest import read
+    from kuangchao_operator.cli.manifest import read, typed
 
     documents = read(name, option)
     if len(documents) != 1:
         raise InvalidInputError(option, name, f"holds {len(documents)} documents", "1 plan")
-    try:
-        return ParallelPlan.model_validate(_plan_in(documents[0].data))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "plan"
-        raise InvalidInputError(
-            f"{name}: {where}", None, f"is not of a plan: {first['msg']}", "a ParallelPlan"
-        ) from None
+    part = documents[0].part(_place(documents[0].data))
+    if not isinstance(part.data, dict):
+        raise InvalidInputError(option, name, "holds no plan", "a ParallelPlan, or what kuangchao plan -o json wrote")
+    return typed(part, ParallelPlan)
 
 
-def _plan_in(data: Any) -> Any:
-    """A plan as it stands alone, in its object, or beside what explains it."""
-    if not isinstance(data, dict):
-        return data
-    if data.get("kind") == "ParallelPlan":
-        spec = data.get("spec")
-        return spec.get("plan") if isinstance(spec, dict) else None
-    return data.get("plan", data)
+def _place(data: Any) -> tuple[str, ...]:
+    """Where a plan stands: alone, in its object, or beside what explains it."""
+    if isinstance(data, dict) and "kind" in data:
+        return ("spec", "plan")
+    return ("plan",) if isinstance(data, dict) and "plan" in data else ()

@@ -73,8 +73,12 @@ def _identity(entry: Any, schema: dict[str, Any]) -> object:
 def _check_distinct(document: Document, entries: list[object], path: Path) -> None:
     for place, entry in enumerate(entries):
         if entry in entries[:place]:
-            shown = entry[0] if isinstance(entry, tuple) else str(entry)
-            raise InvalidInputError(document.where((*path, place)), shown, "stands twice", "each once")
+            once = ", ".join(dict.fromkeys(map(_told, entries)))
+            raise InvalidInputError(document.where((*path, place)), _told(entry), "stands twice", f"[{once}]")
+
+
+def _told(entry: object) -> str:
+    return "/".join(map(str, entry)) if isinstance(entry, tuple) else str(entry)
 
 
 def _check_channels(document: Document, job: TrainingJob) -> None:
@@ -102,8 +106,8 @@ def _check_program(document: Document, job: TrainingJob) -> None:
         path = document.where(("spec", "command"))
         raise InvalidInputError(path, list(spec.command), f"cannot stand beside spec.task={spec.task!r}", "one of both")
     if spec.task is None and (spec.plugins or spec.parallelism.task_rules):
-        path, why = _needs_task(spec)
-        raise InvalidInputError(document.where(path), None, why, "spec.task in place of spec.command")
+        place, why = _needs_task(spec)
+        raise InvalidInputError(document.where(place), None, why, "spec.task in place of spec.command")
     if spec.task is None and spec.command is None:
         raise InvalidInputError(
             document.where(("spec",)),

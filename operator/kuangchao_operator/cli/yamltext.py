@@ -38,6 +38,16 @@ class Document:
             known = known[:-1]
         return f"{self.source}:{self.lines.get(known, 1)}: {dotted(path)}"
 
+    def part(self, path: Path) -> "Document":
+        """What stands at a path, as a document of its own with its lines; its data is None where nothing does."""
+        data = self.data
+        for step in path:
+            held = isinstance(step, int) or (isinstance(data, dict) and step in data)
+            data = data[step] if held else None
+        size = len(path)
+        inner = {found[size:]: line for found, line in self.lines.items() if found[:size] == path}
+        return Document(self.source, data, inner)
+
 
 def dotted(path: Path) -> str:
     """A path as people write it: spec.volumes[0].name."""

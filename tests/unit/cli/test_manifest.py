@@ -160,9 +160,20 @@ def test_exactly_one_document(tmp_path: Path, text: str) -> None:
     assert error.nearest == "1 document"
 
 
-def test_channels_share_no_more_than_there_is(tmp_path: Path) -> None:
-    error = refused(tmp_path, changed("spec.channels", [{"name": name, "quotaPercent": 60} for name in "ab"]))
-    assert (error.field.rpartition(" ")[2], error.value, error.nearest) == ("spec.channels", 120, 100)
+BETWEEN = [
+    ("spec.parallelism", {"taskRules": ["tensor", "context", "tensor"]}, "spec.parallelism.taskRules[2]", "tensor"),
+    ("spec.channels", [{"name": "a", "quotaPercent": 5}] * 2, "spec.channels[1]", "a"),
+    ("spec.channels", [{"name": n, "quotaPercent": 60} for n in "ab"], "spec.channels", 120),
+    ("spec.template", {"env": [{"name": "A", "value": v} for v in "12"]}, "spec.template.env[1]", "A"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "field", "shown"), BETWEEN)
+def test_entries_of_a_list_are_judged_as_the_api_server_does(
+    tmp_path: Path, path: str, value: object, field: str, shown: object
+) -> None:
+    error = refused(tmp_path, changed(path, value))
+    assert (error.field.rpartition(" ")[2], error.value) == (field, shown)
 
 
 @pytest.mark.parametrize("member", [{"plugins": [{"name": "topk"}]}, {"parallelism": {"taskRules": ["tensor"]}}])

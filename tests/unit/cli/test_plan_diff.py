@@ -45,8 +45,25 @@ def test_for_programs(tmp_path: Path) -> None:
     assert "no difference" in run(tmp_path, BEFORE.wire(), BEFORE.wire()).stdout
 
 
-@pytest.mark.parametrize("body", [[], {}, {"kind": "ParallelPlan"}, {"plan": None}, {"worldSize": 0}])
-def test_what_is_no_plan_is_bad_input(tmp_path: Path, body: Any) -> None:
+NO_PLAN = "before.json': holds no plan"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ([], NO_PLAN),
+        ({"kind": "ParallelPlan"}, NO_PLAN),
+        ({"kind": "TrainingJob", "spec": {"pool": "a"}}, NO_PLAN),
+        ({"plan": None}, NO_PLAN),
+        ({}, "before.json:1: worldSize=None: is required"),
+        (
+            {"plan": AFTER.wire() | {"worldSize": 0}},
+            "before.json:1: worldSize=0: input should be",
+        ),
+        (AFTER.wire() | {"tensors": 1}, "tensors='tensors': unknown field; nearest legal value: tensor"),
+    ],
+)
+def test_what_is_no_plan_is_bad_input(tmp_path: Path, body: Any, told: str) -> None:
     done = run(tmp_path, body, AFTER.wire())
     assert done.exit_code == 2
-    assert "is not of a plan" in done.stderr
+    assert told in done.stderr

@@ -15,7 +15,7 @@ from kuangchao_contracts.plan import (
     TransformerModel,
 )
 from kuangchao_contracts.rules import TaskRule
-from kuangchao_operator.layers.strategy.runnable import CARRIED_OUT, NEUTRAL, PLUGGED, on_request
+from kuangchao_operator.layers.strategy.runnable import CARRIED_OUT, NEUTRAL, NOT_BUILT, PLUGGED, on_request
 from kuangchao_operator.layers.strategy.shipped import plan
 
 DECODER = TransformerModel(layers=8, hidden=1024, heads=16, kv_heads=8, ffn=4096, vocab=32_000)
@@ -73,6 +73,11 @@ def test_with_rules_the_planner_divides_by_itself_and_in_no_other_way(rules: lis
     assert {name for name in ruled if wire[name] != NEUTRAL[name]} == used
     reasons = {one.axis: one.reason for one in found.rejected}
     assert all(reasons[rule] == on_request(rule) for rule in (TaskRule.TENSOR, TaskRule.PIPELINE) if rule not in rules)
+
+
+def test_a_pin_that_is_not_built_is_told_so_beside_the_refusal_too() -> None:
+    why = refused(task_rules=DENSE, schedule="zb-h2", pipeline=4)
+    assert {one.axis: one.reason for one in why.rejected}["schedule"] == NOT_BUILT
 
 
 def test_rules_alone_divide_nothing_that_is_faster_whole() -> None:

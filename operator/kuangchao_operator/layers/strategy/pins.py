@@ -17,8 +17,8 @@ _PATHS: Final = {"devices": "devices.count", "globalBatch": "training.globalBatc
 _PINNED: Final = frozenset(field.alias for field in Parallelism.model_fields.values())
 """What a user can pin, by wire name."""
 _BARE = re.compile(
-    r"\b(devices|globalBatch|tensor|pipeline|context|data|expert|virtualStages|sequence|stageLayers|microBatch"
-    r"|recompute|schedule)(?==|: (?:\d|\[|true|false|none))"
+    r"(?<!\.)\b(devices|globalBatch|tensor|pipeline|context|data|expert|virtualStages|sequence|stageLayers|microBatch"
+    r"|recompute|sharding|schedule)(?==|: (?:\d|\[|true|false|none))"
 )
 
 
@@ -112,4 +112,6 @@ def _worded(message: str, name: str, value: object, request: PlanRequest) -> str
 
 def _path(name: str) -> str:
     """Of a pin, of another field of the request, or of the plan itself."""
+    if name.startswith("plan."):
+        return name
     return _PATHS.get(name, f"parallelism.{name}" if name in _PINNED else f"plan.{name}")

@@ -106,7 +106,9 @@ def closed_reason(request: PlanRequest, name: str = "") -> str:
         return LAYOUT_ONLY
     if request.plugged:
         return PLUGGED
-    return on_request(NEEDS[name]) if name in CARRIED_OUT and name in NEEDS else NOT_BUILT
+    needed, pinned = NEEDS.get(name), given(request.parallelism)
+    built = name in CARRIED_OUT and (name not in pinned or _pinned(name, pinned))
+    return on_request(needed) if built and needed is not None else NOT_BUILT
 
 
 def unasked_reason(request: PlanRequest, name: str, value: object) -> str:
@@ -135,6 +137,10 @@ def unbuilt(setting: Setting, recompute: Recompute) -> Unbuilt | None:
     layout, count = setting.layout, setting.micro_batches
     if layout.expert_tensor > 1:
         return Unbuilt("expertTensor", str(layout.expert_tensor), "1", "the worker does not cut an expert's matrices")
+    if layout.virtual > 1 and setting.schedule is Schedule.GPIPE:
+        return Unbuilt(
+            "virtualStages", str(layout.virtual), "1", "the worker runs gpipe with one run of layers a stage"
+        )
     rounds = max(1, count // layout.pipeline)
     if layout.pipeline > 1 and setting.schedule in IN_ROUNDS and count % rounds:
         why = f"the worker runs {setting.schedule.value} in {rounds} rounds of equally many micro-batches"
