@@ -116,7 +116,7 @@ def unasked_reason(request: PlanRequest, name: str, value: object) -> str:
     if not request.managed or request.plugged:
         return closed_reason(request)
     carried_out = CARRIED_OUT.get(name, ())
-    if carried_out is not ANY and value not in carried_out:
+    if carried_out is not None and value not in carried_out:
         return NOT_BUILT
     if value not in UNASKED.get(name, (value,)):
         return f"used only where the job pins it, by parallelism.{name}: {as_written(value)}"
