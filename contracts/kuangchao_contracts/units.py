@@ -62,3 +62,21 @@ def human_bytes(count: int) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("unreachable")
+
+
+def least_bytes(count: int) -> str:
+    """The same rounded up: what is named as enough must be enough."""
+    return _tenths(count, -1)
+
+
+def most_bytes(count: int) -> str:
+    """The same rounded down: what is named as there must be there."""
+    return _tenths(count, 1)
+
+
+def _tenths(count: int, sign: int) -> str:
+    """Rounded down to tenths of a unit for sign 1, up for -1."""
+    power = next(power for power in range(5) if count < 1024 ** (power + 1) or power == 4)
+    unit = ("B", "KiB", "MiB", "GiB", "TiB")[power]
+    tenths = sign * (sign * count * 10 // 1024**power)
+    return f"{count} B" if power == 0 else f"{tenths // 10}.{tenths % 10} {unit}"

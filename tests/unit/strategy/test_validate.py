@@ -287,7 +287,7 @@ def test_a_plan_with_the_pin_is_fine() -> None:
 def test_memory_is_computed_anew_on_every_stage() -> None:
     why = refusal(by_hand(LAYOUT, sharding=Sharding.NONE), wish(shapes=(H100.replace(memory_bytes=16 * GIB),)))
     assert (why.reason, why.field, len(why.memory)) == ("Infeasible", "deviceMemory", 4)
-    assert "stage 3 of the plan needs 39.4 GiB of 15.8 GiB usable" in why.message
+    assert "stage 3 of the plan needs 39.4 GiB of 15.7 GiB usable" in why.message
     lying = by_hand(LAYOUT, sharding=Sharding.NONE, memory=(STAGE.replace(last_stage=3),), memory_checked=True)
     assert refusal(lying, wish(shapes=(H100.replace(memory_bytes=16 * GIB),))).field == "deviceMemory"
 

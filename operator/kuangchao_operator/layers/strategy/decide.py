@@ -11,6 +11,7 @@ from kuangchao_operator.layers.strategy.fewest import fewest
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.search.need import Evidence
 from kuangchao_operator.layers.strategy.search.plans import plan_of, setting_of
+from kuangchao_operator.layers.strategy.search.precision import not_built
 from kuangchao_operator.layers.strategy.search.rank import Scored
 from kuangchao_operator.layers.strategy.search.reasons import Reasons
 from kuangchao_operator.layers.strategy.search.rescue import rescue
@@ -54,7 +55,7 @@ def _plan(request: PlanRequest, known: Knowledge, evidence: Evidence | None) -> 
     best = next(tried.search.ranked(), None)
     if best is None:
         return PlanOutcome(infeasible=rescue(tried))
-    refused = laws.precision_not_built(request, tried.memory.stages(best.setting))
+    refused = not_built(tried, tried.memory.stages(best.setting))
     if refused is not None:
         return PlanOutcome(infeasible=refused)
     return PlanOutcome(plan=_explained(tried, best, request.content_hash()))

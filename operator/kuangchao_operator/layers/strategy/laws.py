@@ -7,7 +7,7 @@ Here are those of pods, pools, models and of what workers run; what a user pinne
 import re
 from collections.abc import Callable, Iterator
 
-from kuangchao_contracts.plan import DeviceShape, Infeasible, PlanRequest, Precision, RejectedAxis, StageMemory
+from kuangchao_contracts.plan import DeviceShape, Infeasible, PlanRequest, RejectedAxis
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy import modellaws
 from kuangchao_operator.layers.strategy.modellaws import ACROSS
@@ -19,11 +19,6 @@ from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, close
 from kuangchao_operator.layers.strategy.shown import as_written
 from kuangchao_operator.layers.strategy.sizes import Broken
 
-_NOT_BUILT_PRECISIONS = {
-    Precision.BF16_PURE: "keeps parameters in fp32",
-    Precision.FP16_PURE: "keeps parameters in fp32",
-    Precision.FP8: "has no fp8 kernels",
-}
 Law = Callable[[PlanRequest], Broken | None]
 
 
@@ -160,23 +155,6 @@ def _equal_devices(request: PlanRequest) -> Broken | None:
         return None
     field, size = f"parallelism.{axis}", wire[axis]
     return Broken(field, size, f"{field}={size}: {why}", hint=", or a pool of one kind", reason="Infeasible")
-
-
-def precision_not_built(request: PlanRequest, memory: tuple[StageMemory, ...]) -> Infeasible | None:
-    """The one law that is judged after the memory: what such a precision would need is worth knowing even so."""
-    precision = request.training.precision
-    if not request.managed or request.what_if or precision not in _NOT_BUILT_PRECISIONS:
-        return None
-    return refused(
-        reason="Infeasible",
-        field="training.precision",
-        value=precision.value,
-        nearest="bf16",
-        memory=memory,
-        rejected=rejected_axes(request),
-        message=f"training.precision={precision.value}: not built yet, the executor {_NOT_BUILT_PRECISIONS[precision]};"
-        " nearest legal training.precision: bf16",
-    )
 
 
 LAWS: tuple[Law, ...] = (

@@ -259,5 +259,5 @@ def test_the_verdict_names_stage_need_and_what_is_usable() -> None:
     verdict = judge(peaks(setting(), CALIBRATION), 80 * GIB, CALIBRATION)
     assert not verdict.fits
     assert verdict.reason.startswith("stage 0 needs 1")
-    assert verdict.reason.endswith("> 78.8 GiB usable")
+    assert verdict.reason.endswith("> 78.7 GiB usable")
     assert usable_bytes(1000, CALIBRATION) == CALIBRATION.visible_permille

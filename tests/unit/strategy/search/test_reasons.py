@@ -72,6 +72,15 @@ def test_a_pinned_axis_is_said_to_be_pinned() -> None:
     assert reasons["tensor"] == "pinned to 1"
 
 
+def test_what_mode_manual_takes_for_itself_is_not_said_to_be_pinned() -> None:
+    reasons = {one.axis: one.reason for one in made(ask(parallelism={"mode": "Manual", "tensor": 8})).rejected}
+    assert reasons["context"] == "not given, and mode Manual leaves it out then"
+    assert reasons["stageLayers"] == "there is one pipeline stage"
+    assert not any("pinned" in reason for reason in reasons.values())
+    why = refused(ask(gib=24, parallelism={"mode": "Manual", "data": 8}))
+    assert "1 and none, which mode Manual takes where nothing is given" in why.message
+
+
 def test_a_pinned_tensor_size_makes_no_plan_that_no_node_has_room_for() -> None:
     training = {"globalBatch": 12, "sequenceLength": 4096, "precision": "bf16"}
     wish = ask(devices=12, perPod=6, training=training, parallelism={"tensor": 4})

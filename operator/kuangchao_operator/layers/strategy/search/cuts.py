@@ -1,7 +1,8 @@
 """How many layers each piece of a pipeline may get: a few cuts, so that some stage is spared. Pure.
 
 Which of them is best is for time and memory to say: the first stage holds most micro-batches and the embedding, the
-last one has the output layer. No piece is ever left without a layer.
+last one has the output layer. No piece is left without a
+layer, unless that is pinned.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ def cuts(space: Space, pipeline: int, virtual: int) -> Iterator[Cut | None]:
     count = pipeline * virtual
     layers, pinned = space.model.layers, space.pins.get("stageLayers")
     if pinned:
-        if len(pinned) == count and sum(pinned) == layers and min(pinned) > 0:
+        if len(pinned) == count and sum(pinned) == layers:
             yield tuple(pinned)
     elif layers >= count:
         found = (*_plain(layers, count), *(_faster(space, count) if virtual == 1 else ()))

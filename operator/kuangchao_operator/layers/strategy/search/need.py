@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from kuangchao_contracts.plan import StageMemory
-from kuangchao_contracts.units import human_bytes
+from kuangchao_contracts.units import human_bytes, least_bytes, most_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.measured import measured_peak
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak, fullest, peak, peaks, with_allocated
@@ -88,7 +88,7 @@ class Memory:
                 f" {human_bytes(evidence.measured_bytes)}, and this needs no less"
             )
         peak = f" with the measured peak {human_bytes(evidence.measured_bytes)}" if evidence is not None else ""
-        return f"needs {human_bytes(need)}{peak} of {human_bytes(self.space.budget or 0)} usable"
+        return f"needs {least_bytes(need)}{peak} of {most_bytes(self.space.budget or 0)} usable"
 
     def stages(self, setting: Setting) -> tuple[StageMemory, ...]:
         """The memory of every stage with its calculation; none without a model or a device's memory."""

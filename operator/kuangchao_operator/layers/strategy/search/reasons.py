@@ -23,6 +23,7 @@ MOST_OTHERS: Final = 5
 """Other splits that are named."""
 SUMMARY: Final = 256
 BY_RULE: Final = "passed over by the rule that stands under objective"
+MANUAL: Final = "not given, and mode Manual leaves it out then"
 OF_PIPELINE: Final = ("virtualStages", "schedule", "stageLayers")
 
 
@@ -98,9 +99,10 @@ class Reasons:
         why = self._closed(name)
         if why:
             return why
-        if name in self._search.space.pins:
-            return f"pinned to {as_written(self._search.space.pins[name])}"
-        return self._without_use(name) or self._compared(name)
+        space = self._search.space
+        if name in space.given:
+            return f"pinned to {as_written(space.pins[name]) if space.pins[name] != () else 'an even cut'}"
+        return self._without_use(name) or (MANUAL if name in space.pins else self._compared(name))
 
     def _without_use(self, name: str) -> str:
         """Why an axis has nothing to do here, or is needed by nothing."""
@@ -115,12 +117,10 @@ class Reasons:
             return "there is one pipeline stage"
         if name == "stageLayers":
             return "the layers come out evenly, and lighter ends would not make the slowest stage faster"
-        if name == "sequence":
-            return (
-                "tensor is 1"
-                if setting.layout.tensor == 1
-                else f"the sequence is no multiple of {setting.layout.tensor}"
-            )
+        if name == "sequence" and setting.layout.tensor == 1:
+            return "tensor is 1"
+        if name == "sequence" and name not in space.pins:
+            return f"the sequence is no multiple of {setting.layout.tensor}"
         if name in ("recompute", "sharding"):
             return f"fits without: {costs(self._winner._replace(step=None), space.budget) or 'memory was not checked'}"
         return ""

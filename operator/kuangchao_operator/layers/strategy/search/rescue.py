@@ -1,23 +1,24 @@
 """Why nothing fits, by the layout that is closest to it, and what would fit. Pure."""
 
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 
 from kuangchao_contracts.parallel import Objective
-from kuangchao_contracts.plan import Infeasible, PlanRequest
+from kuangchao_contracts.plan import Infeasible, ParallelismMode, PlanRequest
 from kuangchao_contracts.rules import TaskRule
-from kuangchao_contracts.units import human_bytes
+from kuangchao_contracts.units import human_bytes, least_bytes
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
-from kuangchao_operator.layers.strategy.numbers import either, nearest_multiples
+from kuangchao_operator.layers.strategy.numbers import divisors, nearest_multiples
 from kuangchao_operator.layers.strategy.refusal import refused
-from kuangchao_operator.layers.strategy.runnable import NEUTRAL, unbuilt
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL, given, unbuilt
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.loosen import Way, loosened, share_that_fits
 from kuangchao_operator.layers.strategy.search.trial import Trial
 from kuangchao_operator.layers.strategy.search.words import costs, label
+from kuangchao_operator.layers.strategy.shown import as_written
 
 DIVIDES: Final = ("tensor", "pipeline", "sharding")
 """Axes of which more devices hold less each."""
@@ -26,8 +27,11 @@ MOST_DEVICES: Final = 1_048_576
 """More than these no request can ask for, nor a pool have nodes."""
 BETWEEN: Final = 24
 """Numbers of devices that are tried below the first doubling that fits."""
+MOST_BATCHES: Final = 32
+"""Batches that are tried in place of one with which there is no split."""
 NEIGHBOURS: Final = 16
 """Sizes that are tried on either side of one with which there is no split."""
+TRIED: Final = f"tried were other pins, {NEIGHBOURS} pods more and fewer, and other batches, one at a time: none does"
 MOST_HINTED: Final = 64
 """Devices up to which a refusal names a plan that would fit if the task or the worker could do more."""
 
@@ -64,28 +68,49 @@ def _best(tried: Trial) -> Setting | None:
 def _devices(tried: Trial) -> Way | None:
     """How many more devices would do; none does where every rank holds the whole model."""
     request = tried.request
-    if _whole(tried):
-        return None
-    count = next((count for count in _counts(request) if _feasible(tried, count)), None)
+    count = None if _whole(tried) else _more(tried)
     if count is None:
         return None
+    return Way("devices.count", str(request.devices), str(count), f"{count} devices{_beyond(request, count)}")
+
+
+def _more(tried: Trial) -> int | None:
+    """The fewest of the numbers tried that fit, of those that the pool has if one of them does."""
+    request, most = tried.request, laws.capacity(tried.request)
+    count = next((count for count in _doubled(request) if _feasible(tried, count)), None)
+    if count is None or count > most:
+        inside = range(request.devices + request.per_pod, most + 1, request.per_pod)
+        held = (fewer for fewer in inside[:: -(-len(inside) // BETWEEN) or 1] if _feasible(tried, fewer))
+        found = next(held, None)
+        if found is not None or count is None:
+            return found
     step = max(request.per_pod, (count - count // 2) // BETWEEN // request.per_pod * request.per_pod)
     below = range(max(count // 2, request.devices) + step, count, step)
-    fewest = next((fewer for fewer in below if _feasible(tried, fewer)), count)
-    return Way("devices.count", str(request.devices), str(fewest), f"{fewest} devices")
+    return next((fewer for fewer in below if _feasible(tried, fewer)), count)
 
 
-def _counts(request: PlanRequest) -> Iterator[int]:
+def _doubled(request: PlanRequest) -> Iterator[int]:
     counts = (request.devices << doubling for doubling in range(1, DOUBLINGS + 1))
     yield from takewhile(lambda count: count <= MOST_DEVICES, counts)
 
 
+def _beyond(request: PlanRequest, count: int) -> str:
+    """Words for a number of devices that the pool does not have."""
+    most = laws.capacity(request)
+    return "" if count <= most else f" (the pool has {most} for pods of {request.per_pod})"
+
+
 def _feasible(tried: Trial, devices: int) -> bool:
-    """Whether something fits on so many devices of the same kind, were they there."""
-    nodes = min(MOST_DEVICES, -(-devices // tried.shape.per_node) * 2)
-    pool = (tried.shape.replace(nodes=nodes),)
+    """Whether something fits on so many devices: those of the pool, or were there as many of the same kind."""
+    shapes = tried.request.shapes
+    if devices > laws.capacity(tried.request):
+        nodes = min(MOST_DEVICES, -(-devices // tried.shape.per_node) * 2)
+        shapes = (tried.shape.replace(nodes=nodes),)
     parallelism = tried.request.parallelism.replace(objective=Objective.TIME)
-    wish = tried.request.replace(devices=devices, shapes=pool, parallelism=parallelism)
+    return _fits(tried, tried.request.replace(devices=devices, shapes=shapes, parallelism=parallelism))
+
+
+def _fits(tried: Trial, wish: PlanRequest) -> bool:
     return laws.lawful(wish) and tried.again(wish).search.feasible()
 
 
@@ -93,10 +118,12 @@ def _device(tried: Trial, closest: Closest) -> Way:
     """The memory of a device that would do."""
     evidence = tried.evidence
     need = max(closest.need, evidence.measured_bytes + 1 if evidence is not None else 0)
-    size = human_bytes(device_bytes_for(need, tried.search.space.backend, tried.known.calibration))
+    size = least_bytes(device_bytes_for(need, tried.search.space.backend, tried.known.calibration))
     words = f"a device with {size} or more, a smaller model, or a smaller training.sequenceLength"
     if _whole(tried):
-        why = next(filter(None, map(tried.closed, DIVIDES)), "pinned to 1 and none")
+        manual = tried.request.parallelism.mode is ParallelismMode.MANUAL
+        pinned = "1 and none, which mode Manual takes where nothing is given" if manual else "pinned to 1 and none"
+        why = next(filter(None, map(tried.closed, DIVIDES)), pinned)
         words += "; more devices do not help, since every data-parallel rank holds the whole model (parallelism.tensor,"
         words += f" pipeline, sharding: {why})"
     words += _hint(tried) if any(map(tried.closed, DIVIDES)) else ""
@@ -132,22 +159,29 @@ def _hint(tried: Trial) -> str:
 def _no_layout(tried: Trial) -> Infeasible:
     """Pins that no single law forbids and that still leave no way to use every rank."""
     space = tried.search.space
-    given = {name: value for name, value in space.pins.items() if not tried.closed(name)}
-    pins = ", ".join(f"parallelism.{name}={value}" for name, value in sorted(given.items())) or "no pins"
     way = loosened(tried) or _other_size(tried) or _other_batch(tried)
+    ending = f"nearest legal {way.words}" if way is not None else TRIED
     message = (
         f"devices.count={space.world}: no split of the model keeps every law with training.globalBatch="
-        f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {pins}; nearest legal"
-        f" {way.words}{_together(tried)}"
+        f"{space.global_batch}, {space.model.layers} layers and {space.model.heads} heads under {_pinned(tried)};"
+        f" {ending}{_together(tried)}"
     )
     return refused(
         reason="ContradictoryPlan",
-        field=way.field,
-        value=way.value,
-        nearest=way.nearest,
+        field="devices.count" if way is None else way.field,
+        value=str(space.world) if way is None else way.value,
+        nearest=None if way is None else way.nearest,
         message=message,
         rejected=laws.rejected_axes(tried.request),
     )
+
+
+def _pinned(tried: Trial) -> str:
+    """What the user pinned, in words."""
+    wish = tried.request.parallelism
+    pins = [f"parallelism.{name}={as_written(value)}" for name, value in sorted(given(wish).items())]
+    manual = [f"mode {wish.mode.value}"] if wish.mode is ParallelismMode.MANUAL else []
+    return ", ".join([*manual, *pins]) or "no pins"
 
 
 def _together(tried: Trial) -> str:
@@ -158,15 +192,26 @@ def _together(tried: Trial) -> str:
 
 
 def _other_size(tried: Trial) -> Way | None:
-    """The number of devices next to the one asked for with which there is a split."""
-    count, per_pod = tried.request.devices, tried.request.per_pod
-    nearby = (count + sign * number * per_pod for number in range(1, NEIGHBOURS + 1) for sign in (-1, 1))
-    found = next((near for near in nearby if 0 < near <= MOST_DEVICES and _feasible(tried, near)), None)
-    return None if found is None else Way("devices.count", str(count), str(found), f"devices.count: {found}")
+    """The number of devices next to the one asked for with which something fits, of those that the pool has if any."""
+    request, most = tried.request, laws.capacity(tried.request)
+    count, per_pod = request.devices, request.per_pod
+    nearby = [count + sign * number * per_pod for number in range(1, NEIGHBOURS + 1) for sign in (-1, 1)]
+    legal = sorted((near for near in nearby if 0 < near <= MOST_DEVICES), key=lambda near: near > most)
+    found = next((near for near in legal if _feasible(tried, near)), None)
+    if found is None:
+        return None
+    return Way("devices.count", str(count), str(found), f"devices.count: {found}{_beyond(request, found)}")
 
 
-def _other_batch(tried: Trial) -> Way:
-    """A batch that every rank gets an equal share of."""
-    batch, ranks = tried.request.training.global_batch, tried.request.devices
-    near = either(nearest_multiples(batch, ranks))
-    return Way("training.globalBatch", str(batch), near, f"training.globalBatch: {near}")
+def _other_batch(tried: Trial) -> Way | None:
+    """The batch next to the one asked for, of those that some number of the ranks can share, with which something
+    fits."""
+    training = tried.request.training
+    batch = training.global_batch
+    shared = {near for size in divisors(tried.request.devices) for near in nearest_multiples(batch, size)}
+    near = sorted((one for one in shared - {batch} if one <= MOST_DEVICES), key=lambda one: (abs(one - batch), one))
+    wishes = ((one, tried.request.replace(training=training.replace(global_batch=one))) for one in near)
+    found = next((one for one, wish in islice(wishes, MOST_BATCHES) if _fits(tried, wish)), None)
+    return (
+        None if found is None else Way("training.globalBatch", str(batch), str(found), f"training.globalBatch: {found}")
+    )

@@ -38,6 +38,8 @@ class Space(NamedTuple):
     """Whether there is a model at all."""
     pins: dict[str, Any]
     """By name of a member of `parallelism`; what is not here is open."""
+    given: frozenset[str]
+    """Of the pins those that the user wrote; others are closed, or what mode Manual takes."""
     limits: Mapping[str, tuple[Any, ...]]
     """Values to which an open axis is kept."""
     hypothetical: bool
@@ -76,6 +78,7 @@ def space_of(
         measured=model if isinstance(model, MeasuredModel) else None,
         known=model is not None,
         pins=_pins(request, opened, shaped=shaped),
+        given=frozenset(given(request.parallelism)),
         limits=limits(request),
         hypothetical=request.what_if,
         backend=backend,
