@@ -120,7 +120,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "for other devices": ({"world_size": 8}, "plan.worldSize", "16"),
     "other pods": ({"per_pod": 4, "pods": 4}, "plan.perPod", "8"),
     "pods that are missing": ({"pods": 1}, "plan.pods", "2"),
-    "another batch": ({"global_batch": 64, "accumulation_steps": 32}, "training.globalBatch", "32"),
+    "another batch": ({"global_batch": 64, "accumulation_steps": 32}, "plan.globalBatch", "32"),
     "a batch of which half is lost": ({"accumulation_steps": 8}, "plan.accumulationSteps", "16"),
     "a batch that is more": ({"micro_batch": 2}, "plan.accumulationSteps", "8"),
     "a command's": ({"managed": False}, "plan.managed", "true"),
@@ -214,8 +214,12 @@ def test_what_workers_do_not_run_is_for_what_if_only() -> None:
     made = by_hand(Layout(context=2, data=8), sharding=Sharding.FULL)
     assert validate.violation(made, wish(), knowledge()) is None
     why = refusal(made, wish().replace(what_if=False))
-    assert why.nearest == "1"
-    assert "not built in the worker yet" in why.message
+    assert (why.field, why.nearest) == ("parallelism.context", "1")
+    chunks = by_hand(Layout(pipeline=4, data=4, virtual=2), recompute=Recompute.NONE, schedule=Schedule.GPIPE)
+    pins = {"taskRules": RULED, "sharding": "optimizer"}
+    why = refusal(chunks, wish(LLAMA.replace(layers=8), pins=pins).replace(what_if=False))
+    assert (why.field, why.nearest) == ("parallelism.virtualStages", "1")
+    assert "the worker runs gpipe with one run of layers a stage" in why.message
 
 
 def test_tensor_groups_stay_on_an_island_unless_the_user_says_otherwise() -> None:
@@ -247,38 +251,40 @@ def test_no_tensor_group_begins_inside_of_a_pod() -> None:
 
 
 RULED = ["tensor", "sequence", "pipeline"]
-UNPINNED: list[tuple[Layout, dict[str, Any], list[str], str]] = [
+UNPINNED: list[tuple[Layout, dict[str, Any], list[str], str, str]] = [
     (
         Layout(pipeline=4, data=4, virtual=2),
         {"schedule": Schedule.ZERO_BUBBLE_V, "recompute": Recompute.NONE},
         RULED,
-        "parallelism.schedule=zb-v: used only where the job pins it, by parallelism.schedule: zb-v",
+        "parallelism.schedule=zb-v: used only where the job pins it, by parallelism.schedule: zb-v; nearest",
+        "interleaved",
     ),
     (
         Layout(data=16),
         {},
         [],
-        "=optimizer: used only where the job pins it, by parallelism.sharding: optimizer",
+        "parallelism.sharding=optimizer: used only where the job pins it, by parallelism.sharding: optimizer; nearest",
+        "gradients",
     ),
-    (Layout(pipeline=4, data=4), {"schedule": Schedule.ZERO_BUBBLE_H2}, RULED, "schedule=zb-h2: not built in"),
-    (LAYOUT, {}, RULED[2:], "tensor=2: needs rules in the task: used where parallelism.taskRules names tensor, or"),
+    (Layout(pipeline=4, data=4), {"schedule": Schedule.ZERO_BUBBLE_H2}, RULED, "schedule=zb-h2: not built in", "1f1b"),
+    (LAYOUT, {}, RULED[2:], "tensor=2: needs rules in the task: used where parallelism.taskRules names tensor", "1"),
 ]
 
 
-@pytest.mark.parametrize(("layout", "changes", "rules", "message"), UNPINNED)
+@pytest.mark.parametrize(("layout", "changes", "rules", "message", "nearest"), UNPINNED)
 def test_what_a_job_has_to_pin_is_told_with_the_pin(
-    layout: Layout, changes: dict[str, Any], rules: list[str], message: str
+    layout: Layout, changes: dict[str, Any], rules: list[str], message: str, nearest: str
 ) -> None:
     asked = {"sharding": "optimizer"} if changes else {}
     made = by_hand(layout, **{"recompute": Recompute.NONE} | changes)
-    why = refusal(made, wish(pins={"taskRules": rules} | asked).replace(what_if=False))
+    why = refusal(made, wish(LLAMA.replace(layers=8), pins={"taskRules": rules} | asked).replace(what_if=False))
     assert message in why.message
-    assert why.nearest in ("1f1b", "none", "1")
+    assert why.nearest == nearest
 
 
 def test_a_plan_with_the_pin_is_fine() -> None:
     """Only where the job pins it: then it is."""
-    layout, changes, rules, _ = UNPINNED[0]
+    layout, changes, rules, *_ = UNPINNED[0]
     pins = {"taskRules": rules, "sharding": "optimizer", "schedule": "zb-v"}
     request = wish(LLAMA.replace(layers=8), pins=pins).replace(what_if=False)
     assert validate.violation(by_hand(layout, **changes), request, knowledge()) is None

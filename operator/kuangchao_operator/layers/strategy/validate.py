@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Objective, Schedule
 from kuangchao_contracts.plan import Axis, Infeasible, ParallelismMode, ParallelPlan, PlanRequest, TransformerModel
-from kuangchao_contracts.units import human_bytes
+from kuangchao_contracts.units import human_bytes, least_bytes
 from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.groups import overlays, uncovered
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
@@ -71,7 +72,7 @@ def _size(case: Case) -> Contradiction | None:
     if plan.managed != request.managed:
         return _differs("managed", plan.managed, request.managed, "spec.task")
     if plan.global_batch != request.training.global_batch:
-        return _differs("globalBatch", plan.global_batch, request.training.global_batch, "training.globalBatch")
+        return _differs("plan.globalBatch", plan.global_batch, request.training.global_batch, "training.globalBatch")
     return None
 
 
@@ -89,10 +90,24 @@ def _pins(case: Case) -> Contradiction | None:
             return _differs(name, written, wish.get(name, neutral), f"spec.parallelism.{name}")
         usable = name in opened and written in limited.get(name, (written,))
         if not usable and written != neutral:
-            why = f"{name}={as_written(written)}: {unasked_reason(case.request, name, written)}"
-            message = f"{why}; nearest legal {name}: {as_written(neutral)}"
-            return Contradiction(name, as_written(written), as_written(neutral), message)
+            return _unpinned(case, name, limited.get(name, ()) if name in opened else ())
     return None
+
+
+def _unpinned(case: Case, name: str, usable: tuple[object, ...]) -> Contradiction:
+    """A value that the job would have to pin, with the first one that does in its place, all else being as it is."""
+    wire = case.plan.wire()
+    written = as_written(wire[name])
+    near = as_written(next((value for value in usable if _holds(case, wire | {name: value})), _plain(NEUTRAL[name])))
+    why = f"{name}={written}: {unasked_reason(case.request, name, wire[name])}"
+    return Contradiction(name, written, near, f"{why}; nearest legal {name}: {near}")
+
+
+def _holds(case: Case, wire: dict[str, object]) -> bool:
+    """Whether a plan keeps every law but for what it says of itself."""
+    plan = ParallelPlan.model_validate(wire)
+    other = case._replace(plan=plan, setting=setting_of(plan, case.request))
+    return all(rule(other) is None for rule in RULES if rule is not _bubble) and _memory(other) is None
 
 
 def _together(case: Case) -> Contradiction | None:
@@ -307,8 +322,8 @@ def _memory(case: Case) -> Infeasible | None:
     return refused(
         reason="Infeasible",
         field="deviceMemory",
-        value=human_bytes(budget),
-        nearest=human_bytes(need),
+        value=human_bytes(shape.memory_bytes),
+        nearest=least_bytes(device_bytes_for(need, memory.space.backend, case.known.calibration)),
         message=f"stage {worst.stage} of the plan {memory.refusal(case.setting)}; {'; '.join(worst.arithmetic)}",
         memory=stages,
     )
