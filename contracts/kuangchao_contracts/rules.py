@@ -35,7 +35,7 @@ class TensorStyle(StrEnum):
     WHOLE = "whole"
     """Takes tokens whole where sequence parallelism has split them: attention, ffn."""
     SEQUENCE = "sequence"
-    """Works on each token alone, so on a part of the tokens under sequence parallelism: norms."""
+    """Works on each token alone, so on a part of the tokens under sequence parallelism: norms; router and experts."""
 
 
 OF_SEQUENCE: Final = frozenset({TensorStyle.WHOLE, TensorStyle.SEQUENCE})

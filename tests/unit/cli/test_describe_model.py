@@ -50,7 +50,7 @@ def test_code_is_measured_in_a_process_of_its_own() -> None:
     ("task", "rules"),
     [
         ("kuangchao_worker.tasks.text:transformer", {"tensor", "sequence", "pipeline"}),
-        ("kuangchao_worker.tasks.text:moe", {"pipeline"}),
+        ("kuangchao_worker.tasks.text:moe", {"tensor", "sequence", "pipeline", "expert"}),
         ("kuangchao_worker.tasks.digits:digits", {"pipeline"}),
     ],
 )
