@@ -37,6 +37,7 @@ PINS: tuple[dict[str, Any], ...] = (
     {"schedule": "zb-h1"},
     {"schedule": "zb-v"},
     {"pipeline": 2, "stageLayers": [3, 1]},
+    {"pipeline": 4, "stageLayers": [0, 2, 2, 0]},
     {"context": 2, "pipeline": 2},
     {"context": 2, "tensor": 2},
     {"expert": 1, "tensor": 2},

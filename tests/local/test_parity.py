@@ -38,7 +38,9 @@ PLANS = {
     ),
     "tensor x sharded in islands": split(tensor=2, data=4, shard_ranks=2, **FULL),
     "pipeline": split(pipeline=2, accumulation=4),
-    "pipeline, all forward first": split(pipeline=2, accumulation=4, schedule=Schedule.GPIPE),
+    "pipeline, ends without layers, all forward first": split(
+        pipeline=4, accumulation=4, schedule=Schedule.GPIPE, stage_layers=(0, 1, 1, 0)
+    ),
     "pipeline x data": split(pipeline=2, data=2, accumulation=2),
     "pipeline x sharded": split(pipeline=2, data=2, accumulation=4, **FULL),
     "pipeline x gradients sharded": split(pipeline=2, data=2, accumulation=4, sharding=Sharding.GRADIENTS),
