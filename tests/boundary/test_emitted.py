@@ -66,6 +66,7 @@ def test_all_that_the_task_has_rules_for_is_used_by_some(made: Made) -> None:
         assert any(getattr(one, size) > 1 for one in plans), size
     assert {one.schedule for one in plans} == set(Schedule) - {Schedule.ZERO_BUBBLE_H2}
     assert any(one.tensor > 1 and one.pipeline > 1 and one.data > 1 for one in plans)
+    assert any(one.tensor > 1 and one.expert > one.tensor and one.pipeline > 1 for one in plans)
 
 
 def test_whatever_memory_and_objective_the_plan_is_one_of_these(made: Made) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from kuangchao_contracts.plan import (
     DeviceShape,
+    Experts,
     Infeasible,
     ParallelPlan,
     PlanOutcome,
@@ -132,6 +133,14 @@ def test_a_value_that_no_worker_runs_is_refused() -> None:
     for name, value in pins.items():
         more = {"pipeline": 2} if name == "schedule" else {}
         assert "not built in the worker yet" in refused(**{name: value}, **more).message
+
+
+def test_experts_are_divided_beside_tensor_parallelism_and_never_cut() -> None:
+    model = DECODER.replace(experts=Experts(count=8, per_token=2, ffn=1024))
+    found = made(model, tensor=2, expert=8)
+    assert (found.tensor, found.expert, found.expert_tensor, found.sequence) == (2, 8, 1, True)
+    assert made(model, tensor=4, expert=2).expert_tensor == 1
+    assert refused(model, tensor=2, expert=8, sequence=False).field == "parallelism.sequence"
 
 
 def test_what_the_worker_does_not_run_together_is_not_planned_and_told() -> None:
