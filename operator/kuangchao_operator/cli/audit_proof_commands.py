@@ -57,6 +57,8 @@ def verify(
         from kuangchao_operator.audit.verify import verify as verify_store
 
         report = verify_store(directory, keys, anchors)
+        if report.ok and not report.files:
+            raise InvalidInputError("--directory", str(directory), "holds no day of an audit store", "RUN/audit")
     if output is Format.JSON:
         emit_json(report.wire() | {"anchors": len(anchors), "signaturesChecked": keys is not None})
     else:

@@ -15,7 +15,7 @@ from kuangchao_operator.cli.what_if import Objective, WhatIf, wished
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kuangchao_contracts.api import ResourceDescriptorObject, ResourcePool, TrainingJob
+    from kuangchao_contracts.api import ResourcePool, TrainingJob
     from kuangchao_contracts.api.resourcepool import ResourcePoolSpec
     from kuangchao_contracts.descriptor import NodeDescriptor
     from kuangchao_contracts.plan import PlanRequest
@@ -70,14 +70,14 @@ def plan(
     message, field, value, nearest}; with --simulate also simulation: {microBatches, simulatedMicroBatches,
     stepSeconds, bubbleFraction, steadyBubbleFraction, stages: [{stage, busyFraction}]}
     """
-    from kuangchao_operator.cli.manifest import read_job, read_resources
+    from kuangchao_operator.cli.manifest import read_job
     from kuangchao_operator.cli.plan_diff_command import read_plan
     from kuangchao_operator.layers.strategy.explain import plan_json, render_plan
     from kuangchao_operator.layers.strategy.simulate import simulation_json
 
     simulation.check(simulate, to, output)
     job, planner = read_job(file), _planner(calibration)
-    found = request_here(job) if resources is None else request_for(job, *read_resources(resources))
+    found = request_here(job) if resources is None else request_for(job, resources)
     request = wished(found, what_if, objective)
     outcome = planner.plan(request) if check is None else planner.check(read_plan(check, "--check"), request)
     step = planner.simulate(outcome.plan, request) if simulate is not None and outcome.plan is not None else None
@@ -108,18 +108,15 @@ def request_here(job: TrainingJob) -> PlanRequest:
     return _request(job, pool.spec, [pool.descriptor])
 
 
-def request_for(
-    job: TrainingJob, descriptors: Sequence[ResourceDescriptorObject], pools: Sequence[ResourcePool]
-) -> PlanRequest:
-    """What to ask for a plan for described resources. Raises InvalidInputError when they do not hold the job's pool."""
+def request_for(job: TrainingJob, resources: str) -> PlanRequest:
+    """What to ask for a plan for the resources of a file. Raises InvalidInputError, as when it lacks the job's pool."""
+    from kuangchao_operator.cli.manifest import RESOURCES, read_resources
+
+    descriptors, pools = read_resources(resources)
     nodes = [item.spec for item in descriptors]
     if not nodes:
-        raise InvalidInputError(
-            "--resources",
-            "no ResourceDescriptor",
-            "nothing is known of any node",
-            "kubectl get resourcepools,resourcedescriptors -o json",
-        )
+        why = "holds no ResourceDescriptor: nothing is known of any node"
+        raise InvalidInputError(RESOURCES, resources, why, "kubectl get resourcepools,resourcedescriptors -o json")
     return _request(job, _pool_of(job, pools, nodes), nodes)
 
 

@@ -108,8 +108,9 @@ def test_a_record_is_proved_with_keys_alone(copy: Copy, tmp_path: Path) -> None:
         (("verify", "--directory", "{store}", "--audit-key", "{anchor}"), 2, "--audit-key"),
         (("check-proof", "{anchor}", "--audit-key", "{keys}"), 2, "FILE"),
         (("verify", "--directory", "{store}/none"), 2, "does not exist"),
+        (("verify", "--directory", "{store}/.."), 2, "holds no day of an audit store"),
     ],
-    ids=["no such record", "anchor is no note", "key is no key", "proof is no proof", "no such store"],
+    ids=["no such record", "anchor is no note", "key is no key", "proof is no proof", "no such store", "no store"],
 )
 def test_bad_input(copy: Copy, arguments: tuple[object, ...], code: int, said: str) -> None:
     places = {"store": copy.store, "keys": copy.keys, "anchor": copy.anchor}

@@ -72,6 +72,7 @@ def test_a_task_says_what_its_model_is_and_what_it_has_rules_for(task: str, rule
         (["nothing"], "neither MODULE:FUNCTION nor a file"),
         (["a:b", "--arg", "x"], "is not KEY=VALUE"),
         (["no_such_module:f"], "no module 'no_such_module'"),
+        (["kuangchao_worker.tasks.text:transformer", "--arg", "heads=5"], "taskArgs.hidden=64: heads must be of even"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str) -> None:

@@ -35,6 +35,14 @@ def test_what_cannot_be_read_is_told_by_option_and_path(
     assert "No such file or directory" in done.stderr
 
 
+def test_resources_without_a_node_are_told_by_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(Path(NODES).read_text().partition("---")[0])
+    done = CliRunner().invoke(app, ["plan", JOB, "--resources", str(path)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: --resources='{path}': holds no ResourceDescriptor")
+
+
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["plan", str(tmp_path)])
     assert (done.exit_code, "Is a directory" in done.stderr) == (2, True)

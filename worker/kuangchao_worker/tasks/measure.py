@@ -4,7 +4,7 @@ Parameters and buffers are counted on torch's meta device, where tensors have a 
 pass keeps for the backward pass is counted there too, for a task, whose data says what a batch is. A task that says
 itself what its model is is believed, and its parameters are counted beside that. It must train nothing and never put a
 parameter on a device. The answer is one JSON object on standard output; what user code prints
-goes to standard error. Exit status 2: the name leads to no model.
+goes to standard error. Exit status 2: the name, or what its arguments say, leads to no model.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import MeasuredModel, ModelDescriptor
 from kuangchao_contracts.rules import ParallelRules, TaskRule
 from kuangchao_worker.tasks import NO_RULES, Task, TaskNotFoundError, load_task
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             found = measure(name, args)
-    except TaskNotFoundError as error:
+    except (TaskNotFoundError, InvalidInputError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_NAME
     sys.stdout.write(json.dumps({**found._asdict(), "model": found.model.wire()}) + "\n")
