@@ -43,6 +43,7 @@ PLANS = {
     "sharded": split(data=2, **FULL),
     "data": split(data=2),
 }
+OVER_TENSOR = "expert over tensor x sharded, accumulated"
 EXPERTS = [name for name in PLANS if "expert" in name]
 
 
@@ -60,16 +61,15 @@ def test_divided_experts_train_like_whole_ones(gang: Gang, alone: Trained, plan:
 
 def test_the_same_plan_goes_on_bit_for_bit(gang: Gang, tmp_path: Path) -> None:
     """Dropout too; and a second run of the same plan gives the same bits."""
-    plan, args = PLANS["expert, sharded"], {**Job(split()).args, "dropout": "0.2"}
+    plan, args = PLANS[OVER_TENSOR], {**Job(split()).args, "dropout": "0.2"}
     job = Job(plan, MOE, args, double=False, folder=tmp_path, every=3, steps=5)
     straight = train(gang, job)
     resumed = train(gang, Job(plan, MOE, args, double=False, folder=tmp_path, steps=5, restore=committed(job, 3)))
     assert (resumed.losses, resumed.norms) == (straight.losses[3:], straight.norms[3:])
     assert all(torch.equal(resumed.weights[name], value) for name, value in straight.weights.items())
-    assert train(gang, Job(plan, MOE, args, double=False, steps=5)).losses == straight.losses
+    assert train(gang, Job(plan, MOE, args, double=False, steps=3)).losses == straight.losses[:3]
 
 
-OVER_TENSOR = "expert over tensor x sharded, accumulated"
 CHANGES = [("expert x data", "sharded"), ("data", OVER_TENSOR), (OVER_TENSOR, "all experts apart")]
 
 

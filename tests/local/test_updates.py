@@ -18,7 +18,7 @@ LAYERED = {"tensor": 2, "pipeline": 2, "data": 2, "sequence": True, "accumulatio
 CLIPPED = {
     "data": (split(data=2), None),
     "all of it": (split(**LAYERED), None),
-    "experts": (split(data=2, expert=2, **FULL), MOE),
+    "experts": (split(tensor=2, data=2, sequence=True, expert=2, **FULL), MOE),
 }
 
 
