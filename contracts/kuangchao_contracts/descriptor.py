@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kuangchao_contracts.base import Contract, ShortText, canonical_json
+from kuangchao_contracts.base import INT64, Contract, ShortText, canonical_json
 
 
 class DeviceKind(StrEnum):
@@ -24,10 +24,10 @@ class Device(Contract):
     uuid: ShortText
     kind: DeviceKind
     model: ShortText
-    memory_bytes: Annotated[int, Field(ge=0)] = 0
+    memory_bytes: Annotated[int, Field(ge=0), INT64] = 0
     compute_capability: Annotated[str, Field(max_length=16)] | None = None
     pci_bus_id: Annotated[str, Field(max_length=32)] | None = None
-    numa_node: Annotated[int, Field(ge=0)] | None = None
+    numa_node: Annotated[int, Field(ge=0), INT64] | None = None
     healthy: bool = True
     reason: ShortText | None = None
 
@@ -35,17 +35,17 @@ class Device(Contract):
 class HostCapacity(Contract):
     """CPU and memory that the kubelet offers, and what pods that are not ours ask for."""
 
-    allocatable_milli_cpu: Annotated[int, Field(ge=0)]
-    allocatable_memory_bytes: Annotated[int, Field(ge=0)]
-    others_milli_cpu: Annotated[int, Field(ge=0)] = 0
-    others_memory_bytes: Annotated[int, Field(ge=0)] = 0
+    allocatable_milli_cpu: Annotated[int, Field(ge=0), INT64]
+    allocatable_memory_bytes: Annotated[int, Field(ge=0), INT64]
+    others_milli_cpu: Annotated[int, Field(ge=0), INT64] = 0
+    others_memory_bytes: Annotated[int, Field(ge=0), INT64] = 0
 
 
 class DeviceLink(Contract):
     """A link between two devices of the node by index; kind is the driver's word (NV18, PIX, SYS)."""
 
-    first: Annotated[int, Field(ge=0)]
-    second: Annotated[int, Field(ge=0)]
+    first: Annotated[int, Field(ge=0), INT64]
+    second: Annotated[int, Field(ge=0), INT64]
     kind: Annotated[str, Field(max_length=16)]
 
 
@@ -53,7 +53,7 @@ class NodeDescriptor(Contract):
     """Everything known of one node at one time. Immutable: a change is a new descriptor, generation + 1."""
 
     node: Annotated[str, Field(max_length=253)]
-    generation: Annotated[int, Field(ge=1)]
+    generation: Annotated[int, Field(ge=1), INT64]
     observed_at: datetime
     host: HostCapacity
     devices: Annotated[tuple[Device, ...], Field(max_length=1024)] = ()

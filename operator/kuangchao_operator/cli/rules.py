@@ -11,6 +11,7 @@ from kuangchao_contracts.api.trainingjob import Devices, TrainingJobSpec
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.names import MAX_JOB_NAME
+from kuangchao_contracts.plan import Parallelism
 from kuangchao_operator.cli.yamltext import Document, Path
 from kuangchao_operator.layers.execution.validate import refusal
 
@@ -46,6 +47,7 @@ def check_job(document: Document, job: TrainingJob) -> None:
         )
     _check_lists(document, job, ())
     _check_channels(document, job)
+    _check_stages(document, job.spec.parallelism)
     refused = refusal(job, None)
     if refused is not None:
         raise RefusedManifestError(document, refused[1])
@@ -86,6 +88,13 @@ def _check_channels(document: Document, job: TrainingJob) -> None:
     if sum(shares) > WHOLE_PERCENT:
         path = document.where(("spec", "channels"))
         raise InvalidInputError(path, sum(shares), "is the quotaPercent of all channels together", WHOLE_PERCENT)
+
+
+def _check_stages(document: Document, wish: Parallelism) -> None:
+    if wish.stage_layers is not None and wish.pipeline is None:
+        path, stages = document.where(("spec", "parallelism", "stageLayers")), len(wish.stage_layers)
+        nearest = f"pipeline: {max(1, stages // (wish.virtual_stages or 1))} beside it"
+        raise InvalidInputError(path, list(wish.stage_layers), "needs parallelism.pipeline", nearest)
 
 
 def _check_name(document: Document, job: TrainingJob) -> None:

@@ -109,6 +109,7 @@ RULES = [
     ("spec.command", ["train.py"], "spec.command", "one of both"),
     ("spec.task", ..., "spec", "task: kuangchao_worker.tasks.digits:digits"),
     ("spec.checkpoint", {"everySteps": 5}, "spec.checkpoint.storage", "storage: {claimName: <PersistentVolumeClaim>}"),
+    ("spec.parallelism", {"stageLayers": [3, 1]}, "spec.parallelism.stageLayers", "pipeline: 2 beside it"),
     ("metadata.name", ..., "metadata.name", None),
 ]
 
