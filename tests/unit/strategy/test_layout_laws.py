@@ -95,6 +95,12 @@ REFUSED: dict[str, tuple[PlanRequest, str, str, str]] = {
         "4",
         "8",
     ),
+    "one micro-batch, whatever data is": (
+        wish(devices=8, batch=4, microBatch=4, pipeline=4),
+        "parallelism.pipeline",
+        "4",
+        "1",
+    ),
     "5 micro-batches of a fixed number of data ranks": (
         wish(devices=32, batch=10, data=2, pipeline=8),
         "parallelism.pipeline",

@@ -12,7 +12,8 @@ def filled_pipeline(sizes: Sizes) -> Broken | None:
     most, pipeline = sizes.most_micro_batches, sizes.pipeline
     if most is None or pipeline is None or pipeline == 1 or most >= pipeline:
         return None
-    batch = f" of globalBatch {sizes.global_batch} over data {sizes.data}" if sizes.global_batch is not None else ""
+    over = f" over data {sizes.data}" if sizes.data is not None else ""
+    batch = f" of globalBatch {sizes.global_batch}{over}" if sizes.global_batch is not None else ""
     why = f"pipeline={pipeline} has more stages than there are micro-batches: {most}{batch}"
     return Broken("pipeline", pipeline, why, ("microBatch", "globalBatch", "accumulationSteps"))
 

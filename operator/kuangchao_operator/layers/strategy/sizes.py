@@ -78,9 +78,9 @@ class Sizes(NamedTuple):
         """Micro-batches of a step, or as many as there can be: those of one sample."""
         if self.micro_batches is not None:
             return self.micro_batches
-        if self.global_batch is None or self.data is None:
+        if self.global_batch is None:
             return None
-        return self.global_batch // (self.data * (self.micro_batch or 1))
+        return self.global_batch // ((self.data or 1) * (self.micro_batch or 1))
 
 
 def sizes_of(setting: Setting, devices: int | None = None) -> Sizes:
