@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from kuangchao_contracts import planwords
 from kuangchao_contracts.base import INT64, Contract, ShortText, Text, canonical_json
 from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import (
@@ -386,15 +387,25 @@ class ParallelPlan(Contract):
 
     def summary(self) -> str:
         """Short form for a column: dp2, tp2pp2dp4."""
-        parts = [
-            ("tp", self.tensor),
-            ("pp", self.pipeline),
-            ("cp", self.context),
-            ("ep", self.expert),
-            ("dp", self.data),
-        ]
-        text = "".join(f"{name}{size}" for name, size in parts if size > 1)
-        return text or "dp1"
+        return planwords.axes(
+            tensor=self.tensor, pipeline=self.pipeline, context=self.context, expert=self.expert, data=self.data
+        )
+
+    def words(self) -> str:
+        """A few words that differ for plans that do different things."""
+        return planwords.plan_words(
+            self.summary(),
+            self.micro_batch,
+            pipeline=self.pipeline,
+            schedule=self.schedule,
+            chunks=self.virtual_stages,
+            recompute=self.recompute,
+            sharding=self.sharding,
+            shard_ranks=self.shard_ranks,
+            stage_layers=self.stage_layers,
+            sequence=self.sequence,
+            expert_tensor=self.expert_tensor,
+        )
 
     def coordinate(self, rank: int, axis: Axis | Overlay) -> int:
         """Coordinate of a rank on an axis; 0 for an axis that the plan does not use."""

@@ -6,7 +6,7 @@ waiting costs no writes, and no timers save for a missing storage claim, which n
 
 from kuangchao_contracts import names
 from kuangchao_contracts.api.trainingjob import Priority
-from kuangchao_contracts.plan import DeviceShape, ParallelPlan, PlanRequest
+from kuangchao_contracts.plan import DeviceShape, ParallelPlan, PlanOutcome, PlanRequest
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution import limits, replan
@@ -66,11 +66,8 @@ def plan_for(draft: Draft, gang: Gang, pool: PoolFacts) -> ParallelPlan | None:
     if draft.holds(C.RESTARTING) and kept is not None and kept.hash == draft.status.plan_hash:
         return kept
     request = plan_request(draft, pool.shapes)
-    asked = replan.question(draft, request)
-    outcome = draft.snapshot.outcome
-    if outcome is None or draft.snapshot.outcome_digest != asked.request.content_hash():
-        draft.act(asked)
-        draft.wake(limits.TICK)
+    outcome = answered(draft, request)
+    if outcome is None:
         return None
     failures, why = replan.in_force(draft, request), outcome.infeasible
     end = replan.dead_end(failures, outcome.plan, why) if failures else ""
@@ -81,6 +78,16 @@ def plan_for(draft: Draft, gang: Gang, pool: PoolFacts) -> ParallelPlan | None:
     elif why is not None:
         _refuse(draft, Reason(why.reason), why.message)
     return None if end else outcome.plan
+
+
+def answered(draft: Draft, request: PlanRequest) -> PlanOutcome | None:
+    """What strategy says to a request; None: it is asked now."""
+    asked = replan.question(draft, request)
+    if draft.snapshot.outcome is not None and draft.snapshot.outcome_digest == asked.request.content_hash():
+        return draft.snapshot.outcome
+    draft.act(asked)
+    draft.wake(limits.TICK)
+    return None
 
 
 def note_plan(draft: Draft, plan: ParallelPlan) -> None:

@@ -10,8 +10,7 @@ from typing import Final
 from kuangchao_contracts.api.trainingjob import MAX_MEMORY_FAILURES, MemoryFailure
 from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.faults import FaultReport
-from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import Infeasible, ParallelPlan, PlanRequest, Recompute, Sharding
+from kuangchao_contracts.plan import Infeasible, ParallelPlan, PlanRequest
 from kuangchao_contracts.ports.strategy import ReplanRequest
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
@@ -99,17 +98,8 @@ def estimate(plan: ParallelPlan | None, kind: DeviceKind) -> int | None:
 
 
 def words(plan: ParallelPlan) -> str:
-    """A plan in a few words, different for plans that do different things."""
-    said = [f"{plan.summary()} micro-batch {plan.micro_batch}"]
-    if plan.pipeline > 1:
-        said.append(plan.schedule.value + (f" x{plan.virtual_stages}" if plan.schedule is Schedule.INTERLEAVED else ""))
-    said += [f"layers {'-'.join(map(str, plan.stage_layers))}"] if plan.stage_layers else []
-    said += ["sequence"] if plan.sequence else []
-    said += [f"recompute {plan.recompute.value}"] if plan.recompute is not Recompute.NONE else []
-    if plan.sharding is not Sharding.NONE:
-        said.append(f"sharding {plan.sharding.value}" + (f" over {plan.shard_ranks}" if plan.shard_ranks else ""))
-    said += [f"expert tensor {plan.expert_tensor}"] if plan.expert_tensor > 1 else []
-    text = ", ".join(said)
+    """A plan as a status has room for it, different for plans that do different things."""
+    text = plan.words()
     if len(text) <= MOST_WORDS:
         return text
     return f"{text[:MOST_WORDS]}... {hashlib.sha256(text.encode()).hexdigest()[:12]}"

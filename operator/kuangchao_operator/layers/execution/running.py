@@ -5,8 +5,8 @@ from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
-from kuangchao_operator.layers.execution import drain, faults, limits, replan
-from kuangchao_operator.layers.execution.admission import note_plan, plan_request
+from kuangchao_operator.layers.execution import drain, faults, limits
+from kuangchao_operator.layers.execution.admission import answered, note_plan, plan_request
 from kuangchao_operator.layers.execution.draft import Draft
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.finish import complete
@@ -72,11 +72,8 @@ def _planned_again(draft: Draft) -> ParallelPlan | None:
         return outcome.plan
     if pool is None or not pool.shapes:
         return None
-    asked = replan.question(draft, plan_request(draft, pool.shapes))
-    if outcome is None or draft.snapshot.outcome_digest != asked.request.content_hash():
-        draft.act(asked)
-        return None
-    return outcome.plan
+    outcome = answered(draft, plan_request(draft, pool.shapes))
+    return None if outcome is None else outcome.plan
 
 
 def _launch(draft: Draft, gang: Gang) -> None:

@@ -25,6 +25,11 @@ def percent(ppm: int) -> str:
     return permille(ppm, 1_000_000)
 
 
+def signed(ppm: int) -> str:
+    """The same for what may be less than nothing: "+4.1 %", "-0.1 %"."""
+    return f"{'-' if ppm < 0 else '+'}{percent(abs(ppm))}"
+
+
 def change(before: int, after: int) -> str:
     """By how much something grew or shrank: "+4.1 %", "-0.1 %"."""
     return f"{'-' if after < before else '+'}{permille(abs(after - before), before)}"

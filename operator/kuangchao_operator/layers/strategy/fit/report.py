@@ -3,6 +3,7 @@
 from typing import Any
 
 from kuangchao_operator.layers.strategy.fit.decide import Outcome, RunError
+from kuangchao_operator.layers.strategy.shown import percent, signed
 
 
 def fit_json(outcome: Outcome) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def run_cells(error: RunError) -> list[str]:
     """A run as cells of a table: name, group, what was measured, error before, after and held out."""
     run = error.run
     measured = f"{run.measured / 2**30:.2f} GiB {run.figure.value}"
-    return [run.name, run.group, measured, *(_percent(e) for e in (error.before, error.after, error.held_out))]
+    return [run.name, run.group, measured, *(signed(e) for e in (error.before, error.after, error.held_out))]
 
 
 def summary_lines(outcome: Outcome) -> list[str]:
@@ -40,12 +41,8 @@ def summary_lines(outcome: Outcome) -> list[str]:
     if outcome.untouched:
         lines.append(f"Kept, no run depends on them: {', '.join(outcome.untouched)}")
     lines.append(
-        f"Mean error of {fit.runs} runs: {fit.error_before_ppm / 10_000:.1f} % before,"
-        f" {fit.error_after_ppm / 10_000:.1f} % after, {fit.error_held_out_ppm / 10_000:.1f} % when a run's group"
+        f"Mean error of {fit.runs} runs: {percent(fit.error_before_ppm)} before,"
+        f" {percent(fit.error_after_ppm)} after, {percent(fit.error_held_out_ppm)} when a run's group"
         f" ({fit.groups} groups) is held out"
     )
     return lines
-
-
-def _percent(ppm: int) -> str:
-    return f"{ppm / 10_000:+.1f} %"
