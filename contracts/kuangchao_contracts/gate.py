@@ -23,12 +23,12 @@ from kuangchao_contracts.claims import SYSTEM, WORKER_ROLES, Claims
 from kuangchao_contracts.policy import Policy, PolicyBook
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.ports.base import Operation, Port, operations
+from kuangchao_contracts.text import recordable
 from kuangchao_contracts.tokens import TokenVerifier
 
 log = logging.getLogger(__name__)
 Parse = Callable[[Operation], Contract]
 Method = Callable[..., Any]
-_CONTROL = dict.fromkeys((*range(32), 127), "?")
 
 
 class Fence(ABC):
@@ -179,7 +179,7 @@ class Gate:
             )
             raise
         record = self._record(spec, capability, hashlib.sha256(request.canonical()).hexdigest()).replace(
-            detail=printable(request.audit_text(), 1024)
+            detail=recordable(request.audit_text(), 1024)
         )
         if spec.audit is AuditClass.CONTROL:
             await self._intent(record, capability)
@@ -227,7 +227,7 @@ class Gate:
         try:
             answer = cast(Contract, await _maybe(method(capability, request)))
             decision, reason = Decision.ALLOW, ""
-            detail = printable(" -> ".join(filter(None, (record.detail, answer.audit_text()))), 1024)
+            detail = recordable(" -> ".join(filter(None, (record.detail, answer.audit_text()))), 1024)
             return answer
         except e.KuangchaoError as error:
             decision = Decision.DENY if isinstance(error, e.CapabilityError) else Decision.ERROR
@@ -278,8 +278,8 @@ class Gate:
             opid=call.opid,
             stage=Stage.DENY,
             layer=call.op.split(".")[0] if known else "unknown",
-            op=call.op if known else printable(call.op, 64),
-            resource=printable(call.resource, 512),
+            op=call.op if known else recordable(call.op, 64),
+            resource=recordable(call.resource, 512),
             decision=Decision.DENY,
             reason=error.code,
             process=self._process,
@@ -360,12 +360,6 @@ def check_attempt(claims: Claims, current: int | None) -> None:
         raise e.FutureEpochError("token belongs to an attempt that has not begun")
 
 
-def printable(text: str, limit: int) -> str:
-    """Text for a record: ASCII without control characters, cut to `limit`."""
-    ascii_only = text[:limit].encode("ascii", "backslashreplace").decode()
-    return ascii_only.translate(_CONTROL)[:limit]
-
-
 def _typed(spec: Operation, request: Contract) -> Contract:
     if not isinstance(request, spec.request):
         raise e.InvalidInputError("request", type(request).__name__, f"{spec.name} takes {spec.request.__name__}")
@@ -378,7 +372,7 @@ def _parsed(spec: Operation, body: Mapping[str, Any]) -> Contract:
         return spec.request.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        field = printable(".".join(("request", *map(str, first["loc"]))), 256)
+        field = recordable(".".join(("request", *map(str, first["loc"]))), 256)
         raise e.InvalidInputError(field, "(not shown)", first["type"].replace("_", " ")) from None
 
 

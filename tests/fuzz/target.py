@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kuangchao_contracts import errors as e
 from kuangchao_contracts import resources
 from kuangchao_contracts.claims import Claims
-from kuangchao_contracts.gate import authorise, printable
+from kuangchao_contracts.gate import authorise
 from kuangchao_contracts.keys import public_key
 from kuangchao_contracts.policy import BUILT_IN
 from kuangchao_contracts.ports import OPERATIONS
+from kuangchao_contracts.text import recordable
 from kuangchao_contracts.wire import CallEnvelope
 from kuangchao_operator.gate.server import _envelope
 from tests.boundary.authority.vectors import VECTORS
@@ -90,10 +91,10 @@ def body(data: bytes) -> None:
 
 
 def text_for_a_record(data: bytes) -> None:
-    """Whatever a caller sends is one printable line in a record."""
-    text = printable(data.decode("utf-8", "surrogateescape"), 64)
+    """Whatever a caller sends is one recordable line in a record."""
+    text = recordable(data.decode("utf-8", "surrogateescape"), 64)
     if len(text) > 64 or not text.isascii() or not (text.isprintable() or not text):
-        raise AssertionError("a record would hold more than one printable line")
+        raise AssertionError("a record would hold more than one recordable line")
 
 
 READERS: tuple[Callable[[bytes], None], ...] = (

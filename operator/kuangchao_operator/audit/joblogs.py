@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from kuangchao_contracts.checkpoint import CheckpointManifest
 from kuangchao_contracts.errors import StorageError
-from kuangchao_contracts.gate import printable
 from kuangchao_contracts.oplog import request_hash
 from kuangchao_contracts.oplogcheck import LogBrokenError, LogLine, Pin, Verified, verify_oplog
 from kuangchao_contracts.oplogfile import DIRECTORY, manifest_name, parse_name, parts
 from kuangchao_contracts.ports.state import SubmitGradients
 from kuangchao_contracts.ranges import from_ranges
+from kuangchao_contracts.text import recordable
 from kuangchao_operator.audit.jobtrail import Commit
 
 OWNER: Final = ".kuangchao-owner"
@@ -144,12 +144,12 @@ class _Reader:
         for attempt in sorted({*(c.attempt for c in self._commits), *self._on_disk()}):
             self._attempt(attempt, [commit for commit in self._commits if commit.attempt == attempt])
         if self._rivals:
-            marked = ", ".join(printable(folder.name, 255) for folder in self._folders if (folder / OWNER).is_file())
+            marked = ", ".join(recordable(folder.name, 255) for folder in self._folders if (folder / OWNER).is_file())
             self._found.notes.append(f"several directories say that they are the job's, one of them rightly: {marked}")
         for folder in self._folders:
             for path in sorted((folder / DIRECTORY).glob("*.found-*")):
                 self._found.notes.append(
-                    f"{printable(path.name, 255)} was there before its rank wrote its log; it is nobody's word"
+                    f"{recordable(path.name, 255)} was there before its rank wrote its log; it is nobody's word"
                 )
         return self._found
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
-from kuangchao_contracts.gate import printable
 from kuangchao_contracts.resources import CLUSTER
+from kuangchao_contracts.text import recordable
 
 MAX_EVENTS: Final = 10_000
 MAX_REMEMBERED: Final = 65_536
@@ -102,16 +102,16 @@ class KubernetesIntake:
         behind = event.impersonatedUser
         return AuditRecord(
             ts=datetime.fromtimestamp(self._clock(), UTC),
-            opid=printable(event.auditID.replace("-", ""), 32),
+            opid=recordable(event.auditID.replace("-", ""), 32),
             stage=Stage.READ if event.verb in {"get", "list", "watch"} else Stage.RESULT,
             layer="interface",
-            op=printable(f"kubernetes.{event.verb}", 64),
-            resource=printable("/".join(filter(None, parts)), 512),
-            subject=printable(f"user:{event.user.username}", 256),
-            job=printable(target.name, 253) if target.resource == "trainingjobs" else "",
+            op=recordable(f"kubernetes.{event.verb}", 64),
+            resource=recordable("/".join(filter(None, parts)), 512),
+            subject=recordable(f"user:{event.user.username}", 256),
+            job=recordable(target.name, 253) if target.resource == "trainingjobs" else "",
             decision=_decision(code),
             reason=f"HTTP{code}" if code >= 400 else "",
-            detail=printable(f"acting as {behind.username}", 1_024) if behind else "",
+            detail=recordable(f"acting as {behind.username}", 1_024) if behind else "",
             process=self._process,
         )
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
-from kuangchao_contracts.gate import printable
+from kuangchao_contracts.text import recordable
 from kuangchao_contracts.tokencache import ExpiringCache, digest
 from kuangchao_contracts.tokens import MAX_TOKEN_BYTES
 from kuangchao_contracts.wire import ACCOUNT_AUDIENCE, TokenBundle
@@ -236,7 +236,7 @@ class AccountExchange:
             stage=Stage.RESULT,
             layer="interface",
             op=OPERATION,
-            resource=printable(f"{review.namespace or '-'}/pods/{review.pod or '-'}", 512),
+            resource=recordable(f"{review.namespace or '-'}/pods/{review.pod or '-'}", 512),
             subject=f"agent:{job.namespace}/{job.name}/{review.pod}" if job else _claimed(review),
             job=job.name if job else "",
             job_uid=job.uid if job else "",
@@ -254,4 +254,4 @@ def _presented(token: str | None) -> str:
 
 
 def _claimed(review: AccountReview) -> str:
-    return printable(f"account:{review.user}", 256) if review.authenticated else "unverified"
+    return recordable(f"account:{review.user}", 256) if review.authenticated else "unverified"

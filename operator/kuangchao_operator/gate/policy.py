@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage, new_opid
 from kuangchao_contracts.errors import KuangchaoError
-from kuangchao_contracts.gate import printable
 from kuangchao_contracts.minting import PolicyReply
 from kuangchao_contracts.policy import BUILT_IN, Policy, PolicyBook, changes
 from kuangchao_contracts.resources import CLUSTER
+from kuangchao_contracts.text import recordable
 
 log = logging.getLogger(__name__)
 FOLLOW_SECONDS: Final = 5.0
@@ -132,7 +132,7 @@ class PolicyLoop:
             decision=decision,
             reason=reason,
             request_sha256=policy.sha256,
-            detail=printable(detail, 1024),
+            detail=recordable(detail, 1024),
             process=self._process,
         )
 

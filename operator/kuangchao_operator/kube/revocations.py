@@ -16,7 +16,7 @@ from typing import Any, Final
 from kuangchao_contracts import names
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage, new_opid
 from kuangchao_contracts.errors import AuditUnavailableError, ConflictError, KuangchaoError
-from kuangchao_contracts.gate import printable
+from kuangchao_contracts.text import recordable
 from kuangchao_operator.gate.fence import JobFence
 from kuangchao_operator.gate.revocations import Reading, Revocations, key_of, read, writers
 from kuangchao_operator.gate.trust import TrustLoop
@@ -125,7 +125,7 @@ class RevocationKeeper:
 
     def _refuse(self, reading: Reading, body: dict[str, Any]) -> None:
         for key, why in reading.malformed.items():
-            self._say(key, f"{names.REVOCATIONS}: key {printable(key, 128)} {why}")
+            self._say(key, f"{names.REVOCATIONS}: key {recordable(key, 128)} {why}")
         before, now = self._now_in_force, reading.revocations
         if now == before:
             return
@@ -169,7 +169,7 @@ class RevocationKeeper:
                 kid=name if kind == "kid" else "",
                 job_uid=name if kind == "job" else "",
                 decision=Decision.ALLOW,
-                detail=printable(f"{key} by {who}" if who else key, 1024),
+                detail=recordable(f"{key} by {who}" if who else key, 1024),
                 process=self._process,
             )
             if len(self._owed) < MAX_OWED:

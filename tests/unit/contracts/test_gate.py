@@ -10,7 +10,7 @@ from kuangchao_contracts import errors as e
 from kuangchao_contracts.audit import AuditPage, AuditQuery, Decision, Stage
 from kuangchao_contracts.auditproof import ProveReply, ProveRequest, VerifyReport, VerifyRequest
 from kuangchao_contracts.capability import Capability
-from kuangchao_contracts.gate import Gate, printable
+from kuangchao_contracts.gate import Gate
 from kuangchao_contracts.policy import BUILT_IN, PolicyBook
 from kuangchao_contracts.ports.execution import ContextView, ExecutionControl, ExecutionRank, LaunchRequest, StopRequest
 from kuangchao_contracts.ports.governance import GovernanceControl
@@ -22,6 +22,7 @@ from kuangchao_contracts.run import (
     JoinReply,
     JoinRequest,
 )
+from kuangchao_contracts.text import recordable
 from tests.unit.authority.kit import JUID, NS, RESOURCE, Clock, FixedFence, MemorySink, Signer
 
 JOIN = JoinRequest(attempt=3, incarnation=0, pod_index=0, pod="w-0", host="127.0.0.1")
@@ -317,8 +318,8 @@ class TestStepCalls:
 
 
 def test_printable_text() -> None:
-    assert printable("a\nb\x7f\u2028c", 64) == "a?b?\\u2028c"
-    assert len(printable("\u2028" * 100, 64)) == 64
+    assert recordable("a\nb\x7f\u2028c", 64) == "a?b?\\u2028c"
+    assert len(recordable("\u2028" * 100, 64)) == 64
 
 
 async def test_nothing_of_a_token_reaches_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:

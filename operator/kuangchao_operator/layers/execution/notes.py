@@ -12,11 +12,11 @@ from typing import Final
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage
 from kuangchao_contracts.claims import WORKER_ROLES, Claims
 from kuangchao_contracts.errors import FutureEpochError, refusals
-from kuangchao_contracts.gate import printable
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.oplog import LEASE_OVERDUE
 from kuangchao_contracts.ports import OPERATIONS
 from kuangchao_contracts.run import RankNote, RankNotes
+from kuangchao_contracts.text import recordable
 
 UNVERIFIED: Final = "unverified"
 UNKNOWN: Final = "unknown"
@@ -58,7 +58,7 @@ def _record(claims: Claims, note: RankNote, opid: str, now: datetime) -> AuditRe
         attempt=note.attempt,
         decision=Decision.ALLOW if note.allowed else Decision.DENY,
         reason=note.reason if note.reason in REASONS else UNKNOWN_REASON,
-        detail=printable(", ".join(said), 1024),
+        detail=recordable(", ".join(said), 1024),
         count=note.count,
         process=f"rank/{note.rank}",
     )
