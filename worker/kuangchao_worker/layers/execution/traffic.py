@@ -16,6 +16,8 @@ from typing import Final
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]  # is there, and not exported
 from torch.autograd.profiler import profile
 
+from kuangchao_worker.layers.execution.profiles import Watch, watch
+
 SAMPLE_SECONDS: Final = 60.0
 """Between two sampled steps: each costs a millisecond and some microseconds for each operation, the first one fifty."""
 FIRST_SECONDS: Final = 2.0
@@ -37,10 +39,15 @@ class Event:
 
 
 class TrafficSampler:
-    """Runs a step under the profiler every `SAMPLE_SECONDS`. A step of a task that profiles itself is passed over."""
+    """Runs a step under the profiler every `SAMPLE_SECONDS`.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    A step of a task that profiles itself is passed over, and a sample ends without figures when a task begins to.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, others: Watch | None = None) -> None:
         self._clock, self._next = clock, clock() + FIRST_SECONDS
+        self._others = others or watch()
+        self._others.give_way = self._stop
         self._running: profile | None = None
         self.seconds: Mapping[str, float] = {}
 
@@ -50,19 +57,25 @@ class TrafficSampler:
             return
         self._next = self._clock() + SAMPLE_SECONDS
         # there is one profiler in a process, and a second start would end the profile that somebody else makes
-        if not _profiler_enabled():
+        if not (self._others.theirs or _profiler_enabled()):
             self._running = profile(use_cpu=True)
-            self._running.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation here
+            with self._others.ours():
+                self._running.__enter__()  # type: ignore[no-untyped-call]  # torch has no annotation here
 
     def end(self) -> None:
         """The gradients of the step are there."""
-        running, self._running = self._running, None
-        if running is None:
-            return
-        running.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has no annotation here
-        results = running.kineto_results
+        stopped = self._stop()
+        results = stopped.kineto_results if stopped is not None else None
         if results is not None:
             self.seconds = by_axis(Event(e.name(), e.start_ns(), e.duration_ns()) for e in results.events())
+
+    def _stop(self) -> profile | None:
+        """What was sampled, which ends here; None where nothing was."""
+        running, self._running = self._running, None
+        if running is not None:
+            with self._others.ours():
+                running.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch has no annotation here
+        return running
 
 
 def by_axis(events: Iterable[Event]) -> dict[str, float]:
