@@ -66,6 +66,7 @@ def test_all_that_the_task_has_rules_for_is_used_by_some(made: Made) -> None:
         assert any(getattr(one, size) > 1 for one in plans), size
     assert {one.schedule for one in plans} == set(Schedule) - {Schedule.ZERO_BUBBLE_H2}
     assert any(one.tensor > 1 and one.pipeline > 1 and one.data > 1 for one in plans)
+    assert any(1 < one.shard_ranks < one.data * one.context for one in plans)
     assert any(one.tensor > 1 and one.expert > one.tensor and one.pipeline > 1 for one in plans)
 
 

@@ -6,7 +6,7 @@ from kuangchao_contracts.parallel import StepEstimate
 from kuangchao_contracts.plan import Infeasible, ParallelPlan, PlanOutcome, RejectedAxis, StageMemory
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.units import human_bytes
-from kuangchao_operator.layers.strategy.search.words import PARTS
+from kuangchao_operator.layers.strategy.search.words import PARTS, over
 from kuangchao_operator.layers.strategy.shown import duration, percent
 
 AXES: Final = (
@@ -120,7 +120,7 @@ def _split(plan: ParallelPlan) -> list[str]:
     if plan.expert > 1 or plan.expert_tensor > 1:
         words.append(f"experts over {plan.expert} ranks, each divided by {plan.expert_tensor}")
     if words or plan.recompute.value != "none" or plan.sharding.value != "none":
-        words += [f"recompute {plan.recompute.value}", f"sharding {plan.sharding.value}"]
+        words += [f"recompute {plan.recompute.value}", f"sharding {plan.sharding.value}{over(plan.shard_ranks)}"]
     return [f"Split: {'; '.join(words)}"] if words else []
 
 

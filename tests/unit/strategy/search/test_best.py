@@ -1,9 +1,11 @@
 """The search against trying everything: it skips most of the space and still finds the best."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import (
     DeviceShape,
@@ -12,6 +14,7 @@ from kuangchao_contracts.plan import (
     Parallelism,
     PlanRequest,
     Precision,
+    Sharding,
     TrainingSpec,
     TransformerModel,
 )
@@ -29,6 +32,10 @@ UNEVEN = LLAMA_8B.replace(layers=30)
 SIZES = MeasuredModel(parameters=2_500_000_000, activation_bytes_per_sample=10_000_000_000)
 """With its optimizer sharded two samples fit at once, without one; sharding less comes first where no time is known."""
 MOE = LLAMA_1B.replace(experts=Experts(count=8, per_token=2, ffn=4096))
+ETHERNET = Fabric(island=8, nics=1, nic_bytes_per_second=12_500_000_000)
+"""Nodes of eight GPUs that share 100 Gbit/s."""
+PAIRS = ETHERNET.replace(island=2)
+DATA_ONLY = {"tensor": 1, "pipeline": 1, "context": 1}
 H100, UNKNOWN = "NVIDIA H100 80GB HBM3", "an accelerator that nobody knows"
 
 
@@ -41,9 +48,12 @@ def ask(
     batch: int = 16,
     sequence: int = 4096,
     precision: str = "bf16",
+    fabric: Fabric | None = None,
     **pins: Any,
 ) -> Trial:
-    shape = DeviceShape(kind="gpu", model=gpu, memory_bytes=gib * GIB, per_node=8, nodes=max(1, devices // 8))
+    shape = DeviceShape(
+        kind="gpu", model=gpu, memory_bytes=gib * GIB, per_node=8, nodes=max(1, devices // 8), fabric=fabric
+    )
     training = TrainingSpec(global_batch=batch, sequence_length=sequence, precision=Precision(precision))
     request = PlanRequest(
         devices=devices,
@@ -91,6 +101,8 @@ CASES = {
     "gradients that are whole between micro-batches": ask(
         LLAMA_13B, 8, sequence=512, sharding="full", tensor=1, pipeline=1, context=1
     ),
+    "two nodes on a slow network": ask(LLAMA_8B, 16, batch=128, fabric=ETHERNET, **DATA_ONLY),
+    "islands smaller than a node": ask(LLAMA_1B, 16, batch=32, gib=40, fabric=PAIRS, tensor=1, pipeline=1),
     "unknown GPU": ask(LLAMA_8B, 8, gpu=UNKNOWN),
     "known by its sizes": ask(SIZES, 8, precision="fp32"),
     "memory": ask(LLAMA_1B, 8, objective="memory"),
@@ -119,6 +131,24 @@ def test_the_best_comes_first_and_others_follow() -> None:
     assert keys[0] == min(keys)
     splits = {(one.setting.layout.tensor, one.setting.layout.pipeline, one.setting.layout.context) for one in found}
     assert len(splits) > 3
+
+
+def test_on_a_slow_network_states_are_sharded_within_nodes() -> None:
+    """Each of many micro-batches would gather the model over 12.5 GB/s, and eight GPUs have room for all of it."""
+    found = next(CASES["two nodes on a slow network"].search.ranked())
+    setting = found.setting
+    assert (setting.sharding, setting.layout.shard_ranks, setting.layout.data) == (Sharding.FULL, 8, 16)
+    whole = replace(setting, layout=replace(setting.layout, shard_ranks=0))
+    slower = CASES["two nodes on a slow network"].search.score(whole)
+    assert found.step is not None and slower.step is not None
+    assert slower.step.data_us > 2 * found.step.data_us
+    assert slower.need < found.need
+
+
+def test_on_a_fast_network_they_are_sharded_over_all_ranks() -> None:
+    found = next(ask(LLAMA_8B, 16, batch=16, **DATA_ONLY).search.ranked())
+    assert found.setting.sharding is not Sharding.NONE
+    assert found.setting.layout.shard_ranks == 0
 
 
 def test_where_nothing_fits_the_closest_is_what_needs_least_of_all() -> None:

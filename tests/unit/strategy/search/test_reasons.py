@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.plan import (
     DeviceShape,
     Infeasible,
@@ -15,6 +16,7 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy import runnable
+from kuangchao_operator.layers.strategy.explain import render_plan
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.plans import setting_of
 from kuangchao_operator.layers.strategy.shipped import knowledge, plan, replan
@@ -197,6 +199,28 @@ def test_where_no_split_keeps_the_laws_a_size_that_has_one_is_named() -> None:
     assert (why.reason, why.field, why.value) == ("ContradictoryPlan", "devices.count", "7")
     assert why.nearest is not None
     assert plan(ask(LLAMA_1B.replace(layers=5), devices=int(why.nearest), perPod=1, training=training)).plan is not None
+
+
+SLOW = DeviceShape(
+    kind="gpu",
+    model=H100,
+    memory_bytes=80 * GIB,
+    per_node=8,
+    nodes=2,
+    fabric=Fabric(island=8, nics=1, nic_bytes_per_second=12_500_000_000),
+)
+
+
+def test_a_job_on_a_slow_network_is_sharded_within_nodes_and_says_so() -> None:
+    training = {"globalBatch": 128, "sequenceLength": 4096, "precision": "bf16"}
+    pins = {"taskRules": [TaskRule.PIPELINE], "pipeline": 1}
+    wish = ask(devices=16, whatIf=False, training=training, shapes=[SLOW], parallelism=pins)
+    best = made(wish)
+    assert (best.sharding, best.shard_ranks, best.data) == (Sharding.FULL, 8, 16)
+    assert [(group.axis, group.size, group.stride) for group in best.overlays] == [("shard", 8, 1), ("replica", 2, 8)]
+    assert violation(best, wish, knowledge()) is None
+    assert "sharding full over groups of 8" in render_plan(plan(wish))
+    assert any("sharding full over groups of 8" in one.summary for one in best.alternatives)
 
 
 def test_what_the_laws_let_interleave_is_searched() -> None:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kuangchao_contracts.units import least_bytes, most_bytes
+from kuangchao_contracts.units import human_bytes, least_bytes, most_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.footprint.peaks import Peak
 
@@ -35,8 +35,9 @@ def judge(stages: tuple[Peak, ...], memory_bytes: int, calibration: Calibration)
     """The fullest stage against the device."""
     worst = max(stages, key=lambda peak: (peak.device_bytes, -peak.number))
     usable = usable_bytes(memory_bytes, calibration)
-    sign, shown = ("<=", most_bytes) if worst.device_bytes <= usable else (">", least_bytes)
+    fits = worst.device_bytes <= usable
+    sign, needed, there = ("<=", human_bytes, human_bytes) if fits else (">", least_bytes, most_bytes)
     return Verdict(
-        fits=worst.device_bytes <= usable,
-        reason=f"stage {worst.number} needs {shown(worst.device_bytes)} {sign} {most_bytes(usable)} usable",
+        fits=fits,
+        reason=f"stage {worst.number} needs {needed(worst.device_bytes)} {sign} {there(usable)} usable",
     )

@@ -110,7 +110,7 @@ class Search:
 
     def _guess(self, sketch: Sketch) -> Bound:
         if self.objective is Objective.MEMORY:
-            needs = (self.memory.need(one) for order in self._simplest(sketch) for one in lightest(self.space, order))
+            needs = (self.memory.need(one) for order in self._whole(sketch) for one in lightest(self.space, order))
             return (min(needs) * (100 - SLACK_PERCENT) // 100,)
         return min(self._unfilled(order) for order in self._simplest(sketch))
 
@@ -127,6 +127,10 @@ class Search:
         """The cuts of the simplest order of a sketch's pipeline."""
         orders = self._orders(sketch)
         return takewhile(lambda one: one.schedule is orders[0].schedule, orders)
+
+    def _whole(self, sketch: Sketch) -> Iterator[Setting]:
+        """Those of them that shard over all ranks, which need no more than those that shard over some."""
+        return (one for one in self._simplest(sketch) if not one.layout.shard_ranks)
 
     def _fits(self, sketch: Sketch) -> bool:
         """Whether some variant of a sketch fits."""
@@ -153,7 +157,7 @@ class Search:
 
     def _look(self, sketch: Sketch) -> bool:
         """Whether one of the variants that need least fits; if not, the closest of all is remembered."""
-        every = tuple(one for order in self._simplest(sketch) for one in lightest(self.space, order))
+        every = tuple(one for order in self._whole(sketch) for one in lightest(self.space, order))
         if any(self.memory.fits(one) for one in every):
             return True
         found = min((Closest(self.memory.need(one), one) for one in every), key=lambda one: one.need)
@@ -188,7 +192,8 @@ class Search:
 
     def _leanest(self, orders: tuple[Setting, ...]) -> Scored | None:
         """Of all variants that fit the one that needs least."""
-        lean = (order for order in orders if order.schedule in LEAN or "schedule" in self.space.pins)
+        whole = (order for order in orders if not order.layout.shard_ranks)
+        lean = (order for order in whole if order.schedule in LEAN or "schedule" in self.space.pins)
         fitting = (one for order in lean for one in savings(self.space, order) if self.memory.fits(one))
         scored = (self.score(one) for one in fitting)
         return min(scored, key=lambda one: key(one, self.objective), default=None)

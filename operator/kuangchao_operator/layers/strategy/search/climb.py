@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import Sharding
+from kuangchao_operator.layers.strategy.footprint.layout import Layout
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.footprint.stages import alike
 from kuangchao_operator.layers.strategy.search.need import Memory
@@ -46,7 +47,7 @@ class Climb:
         self._space, self._memory, self._rank = space, memory, rank
         self._orders = tuple(order for _, order in orders)
         self._depths = tuple(len(depths(space, order)) for order in self._orders)
-        self._floors: dict[tuple[int, ...] | None, dict[Sharding, int]] = {}
+        self._floors: dict[Layout, dict[Sharding, int]] = {}
         self._kinds: dict[int, tuple[tuple[Sharding, int], ...]] = {}
         self._seen: set[_Step] = set()
         self._heap = [(bound, n, _Step(n, -1, 0)) for n, (bound, _) in enumerate(orders)]
@@ -98,10 +99,9 @@ class Climb:
         simple = _simplest(order)
         if simple is None:
             return dict.fromkeys(shardings(self._space, order), 0)
-        cut = simple.layout.stage_layers
-        if cut not in self._floors:
-            self._floors[cut] = floors(self._space, simple, self._memory.fits)
-        return self._floors[cut]
+        if simple.layout not in self._floors:
+            self._floors[simple.layout] = floors(self._space, simple, self._memory.fits)
+        return self._floors[simple.layout]
 
 
 def _simplest(order: Setting) -> Setting | None:

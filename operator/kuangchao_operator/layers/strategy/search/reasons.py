@@ -152,7 +152,7 @@ class Reasons:
     def _ordered(self, name: str) -> Scored | None:
         """The same split with its pipeline in another order, or with several chunks on each stage."""
         setting = self._winner.setting
-        layout = replace(setting.layout, virtual=1, stage_layers=None)
+        layout = replace(setting.layout, virtual=1, stage_layers=None, shard_ranks=0)
         sketch = Sketch(layout, setting.micro_batch, setting.micro_batches)
         if name == "schedule":
             return self._search.variant(sketch, lambda order: order.schedule is not setting.schedule)

@@ -6,6 +6,7 @@ memory asks it to.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import gcd
 from typing import Final
 
 from kuangchao_contracts.parallel import Schedule
@@ -21,6 +22,8 @@ MOST_CHUNKS: Final = 8
 BY_OPERATOR: Final = frozenset({Recomputed.OPERATORS})
 RECOMPUTE: Final = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 SHARDING: Final = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.FULL)
+HYBRID: Final = (Sharding.GRADIENTS, Sharding.FULL)
+"""Kinds that shard groups of ranks may have."""
 SCHEDULES: Final = (
     Schedule.ONE_F_ONE_B,
     Schedule.INTERLEAVED,
@@ -41,12 +44,30 @@ def _pipelines(space: Space, sketch: Sketch) -> Iterator[Setting]:
     if sketch.layout.pipeline == 1:
         if _undivided(space):
             yield base
+            yield from _hybrid(space, base)
         return
     for schedule in space.options("schedule", SCHEDULES):
         for virtual in _chunks(space, sketch, schedule):
             for layers in cuts(space, sketch.layout.pipeline, virtual):
                 layout = replace(sketch.layout, virtual=virtual, stage_layers=layers)
                 yield replace(base, schedule=schedule, layout=layout)
+
+
+def _hybrid(space: Space, base: Setting) -> Iterator[Setting]:
+    """The same with states sharded inside islands or nodes only: more memory, and no gathering between nodes.
+
+    It pays where ranks that hold the same parameters are on several nodes, and not in a pipeline, which gathers and
+    reduces once a step. How experts would be divided beside it is another matter, so models with experts have none.
+    """
+    layout = base.layout
+    if not space.shaped or space.model.experts is not None:
+        return
+    node = space.per_node - space.per_node % space.per_pod or space.per_node
+    for width in sorted({space.island, node}, reverse=True):
+        size = gcd(width // layout.tensor, layout.replicas) if width % layout.tensor == 0 else 1
+        order = replace(base, layout=replace(layout, shard_ranks=size))
+        if 1 < size < layout.replicas and shardings(space, order):
+            yield order
 
 
 def mildest(space: Space, order: Setting) -> Setting:
@@ -86,7 +107,9 @@ def floors(space: Space, order: Setting, fits: Callable[[Setting], bool]) -> dic
 
 
 def shardings(space: Space, order: Setting) -> tuple[Sharding, ...]:
-    """Kinds of sharding to consider, mildest first."""
+    """Kinds of sharding to consider, mildest first; for hybrid sharding those that gather or reduce often."""
+    if order.layout.shard_ranks:
+        return tuple(kind for kind in space.options("sharding", HYBRID) if kind in HYBRID)
     return space.options("sharding", SHARDING if order.layout.replicas > 1 else SHARDING[:1])
 
 

@@ -38,8 +38,13 @@ def label(setting: Setting) -> str:
     if setting.recompute is not Recompute.NONE:
         words.append(f"recompute {setting.recompute.value}")
     if setting.sharding is not Sharding.NONE:
-        words.append(f"sharding {setting.sharding.value}")
+        words.append(f"sharding {setting.sharding.value}{over(layout.shard_ranks)}")
     return ", ".join(words)
+
+
+def over(shard_ranks: int) -> str:
+    """Words for groups of ranks that shard what others shard too; none where all ranks are one group."""
+    return f" over groups of {shard_ranks}" if shard_ranks else ""
 
 
 def costs(scored: Scored, budget: int | None) -> str:
