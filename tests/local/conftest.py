@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.local.gang import Gang
-from tests.local.runs import Run
+from tests.local.runs import KILLER, Run, manifest
 
 
 @pytest.fixture
@@ -28,6 +28,27 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     yield make
     for run in runs:
         run.close()
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    """Two runs of digits that have ended well, for all tests that look at what they left: `calm`, and `killed`, whose
+    rank 1 killed itself in step 27. Whoever changes a file of theirs does so in a copy.
+    """
+    folder = tmp_path_factory.mktemp("digits")
+    jobs = {"calm": manifest("digits"), "killed": manifest("digits", task="mytask:killer")}
+    runs = {}
+    for name, job in jobs.items():
+        (folder / name).mkdir()
+        (folder / name / "mytask.py").write_text(KILLER)
+        runs[name] = Run(folder / name, job)
+    try:
+        for run in runs.values():
+            assert run.end() == 0, run.err + run.explain()
+        yield runs
+    finally:
+        for run in runs.values():
+            run.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,13 @@
 
 import signal
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kuangchao_operator.local.processes import strays
-from tests.local.runs import PATIENCE, manifest
+from tests.local.runs import PATIENCE, Run, manifest
 
 BROKEN = """
 from kuangchao_worker.tasks.digits import digits
@@ -17,6 +19,18 @@ def broken(args):
 EARLY = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(0)\ntime.sleep(600)\n"
 SLEEPING = "import time\ntime.sleep(600)\n"
 FAILING = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(600)\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """A script that one rank leaves. It takes half a minute until that is a fault: the other tests run meanwhile."""
+    run = Run(tmp_path_factory.mktemp("early"), scripted(EARLY))
+    yield run
+    run.close()
+
+
+def scripted(script: str) -> dict[str, Any]:
+    return manifest("script", task=None, checkpoint=None, command=["-c", script], fault={"maxRestarts": 0})
 
 
 def test_an_exception_of_the_task_fails_the_job_with_its_message(start) -> None:
@@ -57,18 +71,6 @@ def test_a_missing_task_is_named(start) -> None:
     assert "TaskNotFound" in run.out
 
 
-@pytest.mark.parametrize(("script", "code"), [(FAILING, 7), (EARLY, 0)], ids=["fails", "leaves early"])
-def test_a_rank_that_ends_fails_the_whole_job(start, script: str, code: int) -> None:
-    job = manifest("script", task=None, checkpoint=None, command=["script.py"], fault={"maxRestarts": 0})
-    run = start(job, files={"script.py": script})
-    assert run.end() == 1, run.explain()
-    failure = run.result()["failure"]
-    assert (failure["rank"], failure["exitCode"]) == (1, code)
-    if code == 0:
-        assert failure["reason"] == "EarlyExit"
-    run.assert_nothing_left()
-
-
 def test_ctrl_c_saves_and_leaves_nothing(start) -> None:
     run = start(manifest("digits", training={"globalBatch": 64, "steps": 100_000}))
     run.until(lambda: run.steps() >= 5)
@@ -107,3 +109,19 @@ def test_what_cannot_be_planned_is_not_started(start) -> None:
     assert run.end() == 3
     assert run.result()["reason"] == "Infeasible"
     assert not any(run.directory.glob("pods/*"))
+
+
+def fails_the_whole_job(run: Run, code: int) -> dict[str, Any]:
+    assert run.end() == 1, run.explain()
+    failure = run.result()["failure"]
+    assert (failure["rank"], failure["exitCode"]) == (1, code)
+    run.assert_nothing_left()
+    return failure
+
+
+def test_a_rank_that_fails_fails_the_whole_job(start) -> None:
+    fails_the_whole_job(start(scripted(FAILING)), 7)
+
+
+def test_a_rank_that_leaves_early_fails_the_whole_job(left_early: Run) -> None:
+    assert fails_the_whole_job(left_early, 0)["reason"] == "EarlyExit"

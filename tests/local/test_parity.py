@@ -134,8 +134,8 @@ def test_the_same_plan_goes_on_bit_for_bit(gang: Gang, tmp_path: Path, name: str
     assert resumed.losses == straight.losses[3:]
     assert resumed.norms == straight.norms[3:]
     assert all(torch.equal(resumed.weights[key], value) for key, value in straight.weights.items())
-    again = train(gang, Job(PLANS[name], args=args, double=False))
-    assert again.losses == straight.losses, "and the same plan twice gives the same bits"
+    again = train(gang, Job(PLANS[name], args=args, double=False, steps=3))
+    assert again.losses == straight.losses[:3], "and the same plan twice gives the same bits"
 
 
 CHANGES = [

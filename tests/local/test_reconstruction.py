@@ -1,6 +1,7 @@
 """What a real run leaves is enough to put it in order, and one changed byte of it is found."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from kuangchao_contracts.tokens import parse_claims, parse_strict
 from kuangchao_contracts.wire import TokenBundle
 from kuangchao_worker.pod.revocations import Revocations, write_revocations
-from tests.local.runs import HELD, KILLER, PATIENCE, Run, manifest
+from tests.local.runs import HELD, PATIENCE, manifest
 
 AUDIT = [sys.executable, "-m", "kuangchao_operator.cli.main", "audit"]
 
@@ -24,10 +25,9 @@ def parts(answer: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [entry for entry in answer["timeline"] if entry["kind"] == kind]
 
 
-def test_a_run_with_a_killed_rank_is_put_in_order(start) -> None:
+def test_a_run_with_a_killed_rank_is_put_in_order(digits, tmp_path: Path) -> None:
     """Rank 1 kills itself in step 27, when the checkpoint of step 20 is in the ledger."""
-    run = start(manifest("digits", task="mytask:killer"), files={"mytask.py": KILLER})
-    assert run.end() == 0, run.err + run.explain()
+    run = digits["killed"]
     answer = audit("job", "--run", str(run.directory))
     calls = parts(answer, "call")
     assert {"execution.launch", "execution.join", "state.commit_checkpoint", "state.assess", "execution.reclaim"} <= {
@@ -40,22 +40,20 @@ def test_a_run_with_a_killed_rank_is_put_in_order(start) -> None:
     lost = [e for e in parts(answer, "lost") if e["attempt"] == 1]
     # what rank 1 had not handed to its file died with it; rank 0 lost its peer and handed over what it had
     assert [(e["rank"], e["firstStep"], e["lastStep"], e["bound"]) for e in lost] in ([], [(0, 21, 26, 20)])
-    one_flipped_byte_is_found(run)
     run.assert_nothing_left()
+    one_flipped_byte_is_found(Path(shutil.copytree(run.directory, tmp_path / "copy")))
 
 
-def one_flipped_byte_is_found(run: Run) -> None:
-    (log,) = run.directory.glob("checkpoints/*/oplog/att-2.rank-1.jsonl")
+def one_flipped_byte_is_found(run: Path) -> None:
+    (log,) = run.glob("checkpoints/*/oplog/att-2.rank-1.jsonl")
     flip(log, 1_000)
-    (problem,) = audit("job", "--run", str(run.directory), code=1)["problems"]
+    (problem,) = audit("job", "--run", str(run), code=1)["problems"]
     assert "rank 1, attempt 2: att-2.rank-1.jsonl line " in problem
     flip(log, 1_000)
-    assert audit("job", "--run", str(run.directory))["ok"]
-    (day,) = run.directory.glob("audit/audit-*.sqlite")
+    assert audit("job", "--run", str(run))["ok"]
+    (day,) = run.glob("audit/audit-*.sqlite")
     flip(day, day.read_bytes().index(b'"op":"execution.launch"') + 8)
-    found = subprocess.run(
-        [*AUDIT, "job", "--run", str(run.directory)], capture_output=True, text=True, timeout=PATIENCE
-    )
+    found = subprocess.run([*AUDIT, "job", "--run", str(run)], capture_output=True, text=True, timeout=PATIENCE)
     assert found.returncode == 1
     assert "audit store: " in found.stderr
 

@@ -1,5 +1,7 @@
 """What a plan saves memory by changes no result: recomputation, and sharding of a part of the states."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -7,20 +9,30 @@ from torch.distributed.device_mesh import DeviceMesh
 from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from kuangchao_worker.rank.wiring import make_parameters
 from tests.local.gang import Gang, Seat, built
-from tests.local.training import CPU, SMALL, Job, split, train
+from tests.local.training import CPU, SMALL, Job, Trained, split, train
 
 DROPPING = {**SMALL, "dropout": "0.2"}
 SPLIT = {"tensor": 2, "pipeline": 2, "data": 2, "sequence": True, "sharding": Sharding.FULL, "accumulation": 2}
 
 
+LAYOUTS: dict[str, dict[str, Any]] = {"data": {"data": 2}, "all of it": SPLIT}
+
+
+def recomputing(gang: Gang, layout: str, how: Recompute) -> Trained:
+    return train(gang, Job(split(**LAYOUTS[layout], recompute=how), args=DROPPING, double=False, steps=3))
+
+
+@pytest.fixture(scope="module")
+def kept(gang: Gang) -> dict[str, Trained]:
+    """Runs that recompute nothing."""
+    return {layout: recomputing(gang, layout, Recompute.NONE) for layout in LAYOUTS}
+
+
 @pytest.mark.parametrize("kind", [Recompute.FULL, Recompute.SELECTIVE])
-@pytest.mark.parametrize("sizes", [{"data": 2}, SPLIT], ids=["data", "all of it"])
-def test_recomputation_changes_no_bit(gang: Gang, kind: Recompute, sizes: dict[str, object]) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_recomputation_changes_no_bit(gang: Gang, kept: dict[str, Trained], kind: Recompute, layout: str) -> None:
     """Dropout too: what is recomputed draws the same random numbers again."""
-    found, expected = (
-        train(gang, Job(split(**sizes, recompute=how), args=DROPPING, double=False, steps=3))  # type: ignore[arg-type]
-        for how in (kind, Recompute.NONE)
-    )
+    found, expected = recomputing(gang, layout, kind), kept[layout]
     assert found.losses == expected.losses
     assert found.norms == expected.norms
     assert all(torch.equal(found.weights[name], weights) for name, weights in expected.weights.items())

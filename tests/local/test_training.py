@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.local.runs import HELD, KILLER, manifest
+from tests.local.runs import HELD, manifest
 
 EXAMPLE = Path(__file__).parents[2] / "examples/digits.yaml"
 
@@ -24,11 +24,8 @@ def test_the_example_learns_digits(start) -> None:
     run.assert_nothing_left()
 
 
-def test_a_killed_rank_leaves_the_curve_unchanged(start) -> None:
-    undisturbed = start(manifest("digits"))
-    assert undisturbed.end() == 0, undisturbed.err + undisturbed.explain()
-    disturbed = start(manifest("digits", task="mytask:killer"), files={"mytask.py": KILLER})
-    assert disturbed.end() == 0, disturbed.err + disturbed.explain()
+def test_a_killed_rank_leaves_the_curve_unchanged(digits) -> None:
+    undisturbed, disturbed = digits["calm"], digits["killed"]
     result = disturbed.result()
     assert (result["attempts"], result["restarts"]) == (2, 1)
     assert result["failure"]["rank"] == 1
