@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from kuangchao_operator.layers.strategy.numbers import MOST_LISTED
 from kuangchao_operator.layers.strategy.shown import as_written
 from kuangchao_operator.layers.strategy.sizes import Broken, Contradiction
 
 MOST_NAMED: Final = 200
 """Characters of a value that is named: one that is cut off is of no use to anybody."""
+MOST_LISTED: Final = 12
+"""Values that a message lists."""
 MOST_WAYS: Final = 2
 """Fields that a refusal names as what could be changed."""
 Values = Callable[[str], Iterable[object]]

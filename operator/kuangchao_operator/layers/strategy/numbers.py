@@ -3,10 +3,6 @@
 from collections.abc import Iterable
 from functools import lru_cache
 from math import isqrt
-from typing import Final
-
-MOST_LISTED: Final = 12
-"""Divisors that a message lists."""
 
 
 @lru_cache(maxsize=4096)
@@ -32,8 +28,3 @@ def nearest_multiples(value: int, base: int) -> tuple[int, ...]:
 def either(values: Iterable[int]) -> str:
     """Numbers for people: "28 or 32"."""
     return " or ".join(str(value) for value in values)
-
-
-def listed(value: int) -> str:
-    """The smallest divisors of a number: "1, 2, 4, 7, 14, 28"."""
-    return ", ".join(str(n) for n in reversed(divisors(value)[-MOST_LISTED:]))
