@@ -25,8 +25,8 @@ DIVIDES: Final = ("tensor", "pipeline", "sharding")
 DOUBLINGS: Final = 7
 MOST_DEVICES: Final = 1_048_576
 """More than these no request can ask for, nor a pool have nodes."""
-BETWEEN: Final = 24
-"""Numbers of devices that are tried below the first doubling that fits."""
+BETWEEN: Final = 8
+"""Numbers of devices that are tried below the first doubling that fits, and among those of the pool."""
 MOST_BATCHES: Final = 32
 """Batches that are tried in place of one with which there is no split."""
 NEIGHBOURS: Final = 16
