@@ -232,6 +232,14 @@ def test_28_heads_on_8_devices_name_all_tensor_sizes_that_divide_both() -> None:
     assert "or devices.count: 28" not in refusal(wish(QWEN, 8, tensor=8)).message
 
 
+def test_what_else_would_help_is_told_with_a_nearest_value_and_without() -> None:
+    slices = (H100.replace(model="NVIDIA A100-SXM4-40GB MIG 1g.5gb"),)
+    assert "devices.count: 1, or a pool of whole GPUs" in refusal(wish(devices=4, shapes=slices)).message
+    why = refusal(wish(devices=4, per_pod=2, shapes=slices))
+    assert why.nearest is None, "one device is no whole pod"
+    assert why.message.endswith("; it takes a pool of whole GPUs")
+
+
 def test_fields_are_called_by_their_whole_path() -> None:
     message = refusal(wish(batch=100, tensor=1, pipeline=1, context=1)).message
     assert "training.globalBatch=100" in message

@@ -142,7 +142,7 @@ def _whole_devices(request: PlanRequest) -> Broken | None:
         "devices.count",
         request.devices,
         f"devices.count={request.devices}: the pool has MIG slices ({named}), and slices cannot form a group of ranks",
-        hint=", or a pool of whole GPUs",
+        hint="a pool of whole GPUs",
         reason="Infeasible",
     )
 
@@ -154,7 +154,7 @@ def _equal_devices(request: PlanRequest) -> Broken | None:
     if not why or axis is None:
         return None
     field, size = f"parallelism.{axis}", wire[axis]
-    return Broken(field, size, f"{field}={size}: {why}", hint=", or a pool of one kind", reason="Infeasible")
+    return Broken(field, size, f"{field}={size}: {why}", hint="a pool of one kind", reason="Infeasible")
 
 
 LAWS: tuple[Law, ...] = (

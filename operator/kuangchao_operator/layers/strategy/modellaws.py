@@ -24,7 +24,7 @@ def _layers_to_cut(request: PlanRequest) -> Broken | None:
         return None
     known = "is known by its sizes only" if isinstance(request.model, MeasuredModel) else "is not described"
     why = f"parallelism.{axis}={wire[axis]}: the model {known}, so nothing says how to divide it"
-    return Broken(f"parallelism.{axis}", wire[axis], why, hint=", or a spec.model of kind transformer")
+    return Broken(f"parallelism.{axis}", wire[axis], why, hint="a spec.model of kind transformer")
 
 
 def _description(request: PlanRequest) -> Broken | None:
@@ -67,7 +67,7 @@ def _positions(request: PlanRequest) -> Broken | None:
         return Broken(_LENGTH, length, f"{head} model.learnedPositions={learned}", reason="InvalidSpec")
     if most is None or length <= most:
         return None
-    hint = "; where it is meant, raise or drop model.maxSequence"
+    hint = "a larger model.maxSequence or none, where it is meant"
     return Broken(_LENGTH, length, f"{head} model.maxSequence={most}", hint=hint, reason="InvalidSpec")
 
 

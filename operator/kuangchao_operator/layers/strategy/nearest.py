@@ -44,11 +44,12 @@ def mended(found: Broken, asked: Asked) -> Contradiction:
     named = _either(near) or found.near
     was = "" if field == found.field else f" instead of {written(has[field])}"
     words = f"{_listed(found, asked, near)}; nearest legal {field}: {named}{was}{others}" if named else ""
+    hint = f"{', or' if named else '; it takes'} {found.hint}" if found.hint else ""
     return Contradiction(
         field,
         _plain(has[field]),
         named,
-        f"{found.why}{words}{found.hint}",
+        f"{found.why}{words}{hint}",
     )
 
 

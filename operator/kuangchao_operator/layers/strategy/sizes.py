@@ -24,7 +24,7 @@ class Broken(NamedTuple):
     listed: bool = False
     """Whether all values that would do are few enough to be told."""
     hint: str = ""
-    """What else would help: the end of the message."""
+    """What else would help, beside another value."""
     reason: Reason = "ContradictoryPlan"
     near: str | None = None
     """The nearest value where a law knows it better than by trying."""
