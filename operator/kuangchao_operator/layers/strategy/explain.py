@@ -4,9 +4,10 @@ from typing import Any, Final
 
 from kuangchao_contracts.parallel import StepEstimate
 from kuangchao_contracts.plan import Infeasible, ParallelPlan, PlanOutcome, RejectedAxis, StageMemory
+from kuangchao_contracts.planwords import over
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.units import human_bytes
-from kuangchao_operator.layers.strategy.search.words import PARTS, over
+from kuangchao_operator.layers.strategy.search.words import PARTS
 from kuangchao_operator.layers.strategy.shown import duration, percent
 
 AXES: Final = (

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from pydantic.alias_generators import to_snake
-
 from kuangchao_contracts.plan import PlanRequest
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
@@ -16,7 +14,7 @@ from kuangchao_operator.layers.strategy.nearest import written
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.rewrite import asked, changed
 from kuangchao_operator.layers.strategy.search.best import Closest
-from kuangchao_operator.layers.strategy.search.plans import pinned_value
+from kuangchao_operator.layers.strategy.search.plans import member
 from kuangchao_operator.layers.strategy.search.trial import Trial
 
 PINS: Final = (
@@ -52,7 +50,7 @@ def loosened(tried: Trial) -> Way | None:
     for name in _pins(tried.request):
         found = _best(tried.again(_put(tried.request, name, None)))
         if found is not None:
-            return _way(tried, name, pinned_value(found, to_snake(name)))
+            return _way(tried, name, written(member(found, name)))
     return None
 
 

@@ -107,16 +107,15 @@ def _even_bubble(setting: Setting) -> int:
     return even_bubble_ppm(setting.schedule, layout.pipeline, layout.virtual, setting.micro_batches)
 
 
-def pinned_value(setting: Setting, name: str) -> str:
-    """The value of a member of `parallelism` in a setting, as a user would write it."""
+def member(setting: Setting, name: str) -> object:
+    """The value of a member of `parallelism`, by its wire name, in a setting."""
     layout = setting.layout
     values: dict[str, object] = {
-        "micro_batch": setting.micro_batch,
-        "recompute": setting.recompute.value,
-        "sharding": setting.sharding.value,
-        "virtual_stages": layout.virtual,
-        "sequence": str(layout.sequence).lower(),
-        "schedule": setting.schedule.value,
-        "stage_layers": list(layout.stage_layers or ()) or "none",
+        "microBatch": setting.micro_batch,
+        "recompute": setting.recompute,
+        "sharding": setting.sharding,
+        "schedule": setting.schedule,
+        "virtualStages": layout.virtual,
+        "stageLayers": layout.stage_layers or (),
     }
-    return str(values[name] if name in values else getattr(layout, name))
+    return values[name] if name in values else getattr(layout, name)

@@ -8,11 +8,11 @@ from typing import Final
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import Alternative, RejectedAxis
 from kuangchao_contracts.units import human_bytes
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.best import Search
 from kuangchao_operator.layers.strategy.search.layouts import Sketch
+from kuangchao_operator.layers.strategy.search.plans import member
 from kuangchao_operator.layers.strategy.search.rank import RULE, Scored, key
 from kuangchao_operator.layers.strategy.search.words import costs, growth, label
 from kuangchao_operator.layers.strategy.shown import as_written, duration, permille
@@ -93,7 +93,7 @@ class Reasons:
         return f"needs {human_bytes(other.need - self._winner.need)} more on the fullest device"
 
     def _uses(self, name: str) -> bool:
-        return bool(_value(self._winner.setting, name) != NEUTRAL[name])
+        return member(self._winner.setting, name) != NEUTRAL[name]
 
     def _unused(self, name: str) -> str:
         why = self._closed(name)
@@ -162,20 +162,3 @@ class Reasons:
         if name == "context":
             return f"sequence {self._search.space.training.sequence_length} fits without; "
         return "fits without; " if name in ("tensor", "pipeline") else ""
-
-
-def _value(setting: Setting, name: str) -> object:
-    layout = setting.layout
-    values: dict[str, object] = {
-        "tensor": layout.tensor,
-        "pipeline": layout.pipeline,
-        "context": layout.context,
-        "expert": layout.expert,
-        "virtualStages": layout.virtual,
-        "sequence": layout.sequence,
-        "recompute": setting.recompute,
-        "sharding": setting.sharding,
-        "schedule": setting.schedule,
-        "stageLayers": layout.stage_layers or (),
-    }
-    return values[name]

@@ -1,7 +1,6 @@
 """Plans, times and sizes as short text. Pure."""
 
-from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import Recompute, Sharding
+from kuangchao_contracts.planwords import axes, plan_words
 from kuangchao_contracts.units import human_bytes
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.search.rank import Scored
@@ -23,28 +22,22 @@ PARTS = {
 def label(setting: Setting) -> str:
     """A plan in a few words: "tp8pp4dp32 micro-batch 1, 1f1b, recompute full, sharding optimizer"."""
     layout = setting.layout
-    axes = (
-        ("tp", layout.tensor),
-        ("pp", layout.pipeline),
-        ("cp", layout.context),
-        ("ep", layout.expert),
-        ("dp", layout.data),
+    return plan_words(
+        axes(
+            tensor=layout.tensor,
+            pipeline=layout.pipeline,
+            context=layout.context,
+            expert=layout.expert,
+            data=layout.data,
+        ),
+        setting.micro_batch,
+        pipeline=layout.pipeline,
+        schedule=setting.schedule,
+        chunks=layout.virtual,
+        recompute=setting.recompute,
+        sharding=setting.sharding,
+        shard_ranks=layout.shard_ranks,
     )
-    text = "".join(f"{name}{size}" for name, size in axes if size > 1) or "dp1"
-    words = [f"{text} micro-batch {setting.micro_batch}"]
-    if layout.pipeline > 1:
-        chunks = f" x{layout.virtual}" if setting.schedule is Schedule.INTERLEAVED else ""
-        words.append(f"{setting.schedule.value}{chunks}")
-    if setting.recompute is not Recompute.NONE:
-        words.append(f"recompute {setting.recompute.value}")
-    if setting.sharding is not Sharding.NONE:
-        words.append(f"sharding {setting.sharding.value}{over(layout.shard_ranks)}")
-    return ", ".join(words)
-
-
-def over(shard_ranks: int) -> str:
-    """Words for groups of ranks that shard what others shard too; none where all ranks are one group."""
-    return f" over groups of {shard_ranks}" if shard_ranks else ""
 
 
 def costs(scored: Scored, budget: int | None) -> str:
