@@ -52,14 +52,14 @@ def test_fp16_skips_steps_on_all_ranks_and_goes_on_with_its_scale(
     gang: Gang, tmp_path: Path, plan: ParallelPlan
 ) -> None:
     common = {"plan": plan, "double": False, "precision": Precision.FP16, "folder": tmp_path}
-    job = Loud(**common, every=6, steps=12)
+    job = Loud(**common, every=6, steps=9)
     found = train(gang, job)
     skipped = [step for step, norm in enumerate(found.norms, 1) if not math.isfinite(norm)]
     assert skipped[0] == 1 and len(skipped) < 6
     assert found.metrics["skippedSteps"] == str(len(skipped))
     assert float(found.metrics["lossScale"]) == 2.0 ** (16 - len(skipped))
     assert found.losses[-1] < found.losses[0]
-    resumed = train(gang, Loud(**common, steps=12, restore=committed(job, 6)))
+    resumed = train(gang, Loud(**common, steps=9, restore=committed(job, 6)))
     # an fp16 product of a CPU is not the same to the bit wherever its operands are in memory
     assert resumed.losses == pytest.approx(found.losses[6:], rel=1e-2)
     assert [resumed.metrics[name] for name in SCALING] == [found.metrics[name] for name in SCALING]

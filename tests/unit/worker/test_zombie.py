@@ -28,7 +28,7 @@ class Held(Cluster):
         launch = make_launch(
             make_plan(1), "kuangchao_worker.tasks.mlp:mlp", steps=20, checkpoint_path="job-1", checkpoint_every_steps=5
         )
-        super().__init__(folder, launch, own_forges=True)
+        super().__init__(folder, launch)
         self.arrived, self.release, self.judged = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._through = self._gate.call_wire
         self._gate.call_wire = self._hold  # type: ignore[method-assign]  # a fault point in front of the gate
@@ -45,12 +45,15 @@ class Held(Cluster):
 
     def pod(self, name: str, incarnation: int) -> dict[str, str]:
         """A pod with directories of its own on the volume that all share."""
+        # the first one's ranks are found below its agent, where its own forge is
+        forge = {} if incarnation else {"KUANGCHAO_SHARED_FORGE": ""}
         return {
             **self.environment(0),
             "KUANGCHAO_RUN_DIR": str(self.folder / f"run-{name}"),
             "KUANGCHAO_TOKEN_DIR": str(self.folder / name),
             "KUANGCHAO_TERMINATION_LOG": str(self.folder / f"termination-{name}"),
             "KUANGCHAO_INCARNATION": str(incarnation),
+            **forge,
         }
 
     async def mount(self, name: str, incarnation: int) -> int:
