@@ -36,6 +36,7 @@ from kuangchao_worker.layers.state.experts import (
     spread,
 )
 from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.norms import sum_of_squares
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import check_rules, divide, schedule_reduction, split_data, split_tensor
@@ -102,6 +103,7 @@ class ShardedStore:
             p for name, p in self._parameters.items() if inside(name, mixtures) and not self._holders.expert(name)
         ]
         self._held = dict(self.module.named_parameters())
+        self._copies = {name: entries.copies(p, self._holders.of(name)) for name, p in self._parameters.items()}
         self._optimizer = self._make_optimizer(self.module.parameters())
         if self._make_scheduler is not None:
             self._scheduler = self._make_scheduler(self._optimizer)
@@ -188,12 +190,14 @@ class ShardedStore:
 
     def _norm(self) -> float:
         """Root of the squares of all ranks' pieces, each divided by how many ranks hold it."""
-        total = torch.zeros((), dtype=torch.float64, device=next(self.module.parameters()).device)
+        held: dict[int, list[torch.Tensor]] = {}
         for name, parameter in self._parameters.items():
-            gradient = _settled(parameter)
-            if gradient is not None:
-                share = entries.local(gradient).detach().double().square().sum()
-                total += share / entries.copies(gradient, self._holders.of(name))
+            if (gradient := _settled(parameter)) is not None:
+                held.setdefault(self._copies[name], []).append(entries.local(gradient).detach())
+        total = torch.zeros((), dtype=torch.float64, device=next(self.module.parameters()).device)
+        for copies, pieces in held.items():
+            # what a norm clips by must not depend on how it was added up; else it is told, to six digits
+            total += sum_of_squares(pieces, exact=self.rule.clip_norm is not None) / copies
         dist.all_reduce(total)
         return math.sqrt(total.item())
 
