@@ -59,8 +59,8 @@ class Search:
         """Of all that does not fit the setting that needs least; None while something may."""
 
     def feasible(self) -> bool:
-        """Whether anything fits."""
-        return any(True for row in self._rows() for _ in self._fit(row))
+        """Whether anything fits; what is closest to it is not looked for."""
+        return any(True for row in self._rows() for _ in self._fit(row, self._any_fits))
 
     def ranked(self, wanted: Callable[[Sketch], bool] = lambda _: True) -> Iterator[Scored]:
         """The best of each wanted sketch, best first; nothing where nothing fits."""
@@ -110,7 +110,7 @@ class Search:
 
     def _guess(self, sketch: Sketch) -> Bound:
         if self.objective is Objective.MEMORY:
-            needs = (self.memory.need(one) for order in self._whole(sketch) for one in lightest(self.space, order))
+            needs = (self.memory.need(one) for one in self._lightest(sketch))
             return (min(needs) * (100 - SLACK_PERCENT) // 100,)
         return min(self._unfilled(order) for order in self._simplest(sketch))
 
@@ -136,10 +136,10 @@ class Search:
         """Whether some variant of a sketch fits."""
         layout = sketch.layout
         if layout not in self._fitting:
-            self._fitting[layout] = frozenset(self._fit(self._of[layout]))
+            self._fitting[layout] = frozenset(self._fit(self._of[layout], self._look))
         return sketch in self._fitting[layout]
 
-    def _fit(self, row: tuple[Sketch, ...]) -> Iterator[Sketch]:
+    def _fit(self, row: tuple[Sketch, ...], fits: Callable[[Sketch], bool]) -> Iterator[Sketch]:
         """Those of a layout's sketches of which some variant fits.
 
         Where none does, none does with a larger micro-batch, but for two: a single micro-batch of a step, since
@@ -150,20 +150,26 @@ class Search:
         for sketch in row:
             if full and steady and sketch.micro_batches > 1:
                 continue
-            if self._look(sketch):
+            if fits(sketch):
                 yield sketch
             else:
                 full = True
 
+    def _any_fits(self, sketch: Sketch) -> bool:
+        """Whether one of the variants that need least fits."""
+        return any(self.memory.fits(one) for one in self._lightest(sketch))
+
     def _look(self, sketch: Sketch) -> bool:
-        """Whether one of the variants that need least fits; if not, the closest of all is remembered."""
-        every = tuple(one for order in self._whole(sketch) for one in lightest(self.space, order))
-        if any(self.memory.fits(one) for one in every):
+        """The same; where none does, the closest of all is remembered."""
+        if self._any_fits(sketch):
             return True
-        found = min((Closest(self.memory.need(one), one) for one in every), key=lambda one: one.need)
+        found = min((Closest(self.memory.need(one), one) for one in self._lightest(sketch)), key=lambda one: one.need)
         if self.closest is None or found.need < self.closest.need:
             self.closest = found
         return False
+
+    def _lightest(self, sketch: Sketch) -> Iterator[Setting]:
+        return (one for order in self._whole(sketch) for one in lightest(self.space, order))
 
     def _climbed(self, sketch: Sketch, rival: Bound) -> Bound | None:
         """A truer bound of a sketch, once it is above a rival's; None: its best variant is known, or that none fits."""

@@ -24,7 +24,8 @@ def not_built(tried: Trial, memory: tuple[StageMemory, ...]) -> Infeasible | Non
     if not request.managed or request.what_if or precision not in _NOT_BUILT:
         return None
     others = [trial(_in(request, one), tried.known) for one in BUILT]
-    fitting = next((one.request.training.precision.value for one in others if one.search.feasible()), None)
+    fits = (one.request.training.precision.value for one in others if any(True for _ in one.search.ranked()))
+    fitting = next(fits, None)
     if fitting is not None:
         way = f"nearest legal training.precision: {fitting}"
     else:
