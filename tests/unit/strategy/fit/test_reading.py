@@ -1,5 +1,7 @@
 """The table of runs: every column has its meaning, and every fault its line."""
 
+from collections.abc import Callable
+
 import pytest
 
 from kuangchao_contracts.errors import InvalidInputError
@@ -104,3 +106,18 @@ def test_two_runs_of_one_name_and_no_run_at_all_are_refused() -> None:
     for empty in ("", "id,seq"):
         with pytest.raises(InvalidInputError, match="runs=0"):
             runs_of(empty)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "told"),
+    [
+        (lambda text: text.replace("id,", "seq,id,", 1).replace("\n", "\n8,", 1), "column", "stands twice"),
+        (lambda text: text.rstrip("\n") + ",1,2\n", "line 2", "stands beyond the"),
+        (lambda text: text.replace("\n", "\n\n", 1).rstrip("\n") + ",1\n", "line 3", "stands beyond the"),
+        (lambda text: text.replace("\n", "\n" + "x" * 200_000, 1), "line 2", "is no CSV: field larger than"),
+    ],
+)
+def test_a_table_that_is_out_of_shape_is_told_by_its_line(change: Callable[[str], str], field: str, told: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        runs_of(change(table(LEAST | MEASURED)))
+    assert (refused.value.field, told in refused.value.why) == (field, True), refused.value

@@ -1,7 +1,7 @@
 """A table of measured runs as people write it: CSV with one line for each reading. Pure."""
 
 import csv
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -89,20 +89,36 @@ class Line(Contract):
 def runs_of(text: str) -> tuple[Run, ...]:
     """All runs of a table. Raises InvalidInputError naming line and column."""
     reader = csv.DictReader(text.splitlines())
-    unknown = sorted(set(reader.fieldnames or ()) - set(Line.model_fields))
-    if unknown:
-        raise InvalidInputError("column", unknown[0], "is not known", ", ".join(Line.model_fields))
-    found = tuple(_run(number, cells) for number, cells in enumerate(reader, start=2))
+    try:
+        _check_columns(list(reader.fieldnames or ()))
+        found = tuple(_run(reader.line_num, cells) for cells in reader)
+    except csv.Error as error:
+        raise InvalidInputError(f"line {reader.line_num + 1}", None, f"is no CSV: {error}") from None
     if not 0 < len(found) <= MAX_RUNS:
         raise InvalidInputError("runs", len(found), f"must be 1 to {MAX_RUNS}", MAX_RUNS if found else 1)
-    names = [run.name for run in found]
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    twice = _twice([run.name for run in found])
     if twice is not None:
         raise InvalidInputError("id", twice, "stands in two lines")
     return found
 
 
-def _run(number: int, cells: dict[str, str | None]) -> Run:
+def _check_columns(names: list[str]) -> None:
+    unknown = sorted(set(names) - set(Line.model_fields))
+    if unknown:
+        raise InvalidInputError("column", unknown[0], "is not known", ", ".join(Line.model_fields))
+    twice = _twice(names)
+    if twice is not None:
+        raise InvalidInputError("column", twice, "stands twice")
+
+
+def _twice(names: list[str]) -> str | None:
+    return next((name for number, name in enumerate(names) if name in names[:number]), None)
+
+
+def _run(number: int, cells: dict[str | None, Any]) -> Run:
+    beyond = cells.pop(None, [])
+    if beyond:
+        raise InvalidInputError(f"line {number}", beyond[0], f"stands beyond the {len(cells)} columns")
     given = {name: value.strip() for name, value in cells.items() if name and value and value.strip()}
     try:
         line = Line.model_validate(given)
