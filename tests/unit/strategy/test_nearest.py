@@ -22,7 +22,7 @@ MODELS = (
 )
 PATHS = {"devices.count": ("devices",), "devices.perPod": ("perPod",)}
 LISTS = "parallelism.stageLayers"
-MOST = 96
+MOST = 64
 """Up to which all values are tried."""
 
 SIZES = st.sampled_from((1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, 28, 32, 40))
@@ -103,7 +103,7 @@ def check(request: PlanRequest, why: Infeasible) -> None:
         assert not legal(request, field, other, whole=whole), f"{why.message}: {other} would do"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(request=requests())
 def test_what_is_named_is_legal_and_nothing_nearer_is(request: PlanRequest) -> None:
     why = laws.violated(request)
