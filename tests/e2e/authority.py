@@ -59,10 +59,18 @@ class WalkingJob(Job):
         secrets = items("secrets", self.namespace, f"kuangchao.io/job={self.name}")
         return {k: json.loads(base64.b64decode(v)) for secret in secrets for k, v in secret.get("data", {}).items()}
 
+    def tokens(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Head and claims of each token in its Secrets."""
+        tokens = [token.split(".") for bundle in self.bundles().values() for token in bundle["tokens"].values()]
+        return [(json.loads(_decoded(head)), json.loads(_decoded(claims))) for head, claims, _ in tokens]
+
     def kids(self) -> set[str]:
-        """Keys that signed the tokens in its Secrets."""
-        tokens = [token for bundle in self.bundles().values() for token in bundle["tokens"].values()]
-        return {json.loads(_decoded(token.split(".")[0]))["kid"] for token in tokens}
+        """Keys that signed them."""
+        return {head["kid"] for head, _ in self.tokens()}
+
+    def issued(self) -> set[float]:
+        """When they were made, in seconds since the epoch."""
+        return {claims["iat"] for _, claims in self.tokens()}
 
     def records(self, *filters: str) -> list[dict[str, Any]]:
         """Audit records about this very job."""

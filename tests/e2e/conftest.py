@@ -74,8 +74,7 @@ def apply(cluster: None) -> Iterator[Callable[[dict[str, Any]], Job]]:
         job.delete()
 
 
-@pytest.fixture
-def user_code(cluster: None) -> dict[str, Any]:
+def user_code_mounted() -> dict[str, Any]:
     """spec.template that mounts user code from a ConfigMap, the usual way without an image of one's own."""
     made = kubectl(
         "create", "configmap", "user-code", "-n", NAMESPACE, f"--from-file={CODE}", "--dry-run=client", "-o", "yaml"
@@ -86,3 +85,9 @@ def user_code(cluster: None) -> dict[str, Any]:
         "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
         "env": [{"name": "PYTHONPATH", "value": "/code"}],
     }
+
+
+@pytest.fixture
+def user_code(cluster: None) -> dict[str, Any]:
+    """`user_code_mounted`, for tests that need nothing else of this module."""
+    return user_code_mounted()

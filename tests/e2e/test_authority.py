@@ -90,7 +90,7 @@ def test_a_job_with_a_killed_rank_is_put_in_order(walk: Walk, reference: dict[in
     job.wait_step(committed + 5)
     victim = max(p["metadata"]["name"] for p in job.pods())
     assert "killed" in kubectl("exec", "-n", NAMESPACE, victim, "--", "python", "-c", KILL_RANK)
-    eventually(lambda: job.status()["attempt"] == 2, "fault noticed")
+    eventually(lambda: job.status()["attempt"] == 2, lambda: f"attempt 2 of {job.name}: {job.status()}")
     job.finish(reference)
     answer = json.loads(
         kuangchao("audit", "job", f"{NAMESPACE}/{job.name}", "--checkpoints", str(VOLUME), "-o", "json")
@@ -368,7 +368,8 @@ grants:
 
 
 def test_a_right_is_taken_away_and_given_back_while_a_job_trains(walk: Walk, reference: dict[int, str]) -> None:
-    job, rule, operation = walk("governed", 0.5), f"no-commits-{secrets.token_hex(4)}", f"state.x{secrets.token_hex(4)}"
+    job = walk("governed", 0.5, checkpoint={"everySteps": 4})
+    rule, operation = f"no-commits-{secrets.token_hex(4)}", f"state.x{secrets.token_hex(4)}"
     job.wait_commit_after(0)
     with policy_kept():
         write_policy(NO_COMMITS.format(rule=rule), "security-officer")

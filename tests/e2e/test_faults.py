@@ -112,7 +112,7 @@ def test_partition_between_workers(apply, manifest, reference) -> None:
     job.wait_step(250)
     first, second = (n.removeprefix("node-") for n in sorted(job.nodes()))
     kc("partition", first, second)
-    eventually(lambda: job.status()["attempt"] > 1, "fault noticed")
+    eventually(lambda: job.status()["attempt"] > 1, lambda: f"attempt 2 of {job.name}: {job.status()}")
     kc("heal")
     finish(job, reference)
 

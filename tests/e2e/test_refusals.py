@@ -17,7 +17,7 @@ def holds_nothing(job) -> bool:
 
 
 def test_image_that_cannot_be_pulled(apply, manifest) -> None:
-    job = apply(manifest("no-image", template={"image": "127.0.0.1:5000/no-such-image:1"}, startDeadlineSeconds=25))
+    job = apply(manifest("no-image", template={"image": "127.0.0.1:5000/no-such-image:1"}, startDeadlineSeconds=15))
     eventually(
         lambda: "ImagePull" in json.dumps(job.condition("PodsReady")) or job.status().get("phase") == "Failed",
         "reason shown",

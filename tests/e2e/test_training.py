@@ -2,16 +2,41 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
-from tests.e2e.cluster import JWT, RELEASE_NAMESPACE, audit, eventually, get, items, kubectl
-from tests.e2e.conftest import NAMESPACE
+import pytest
+import yaml
 
+from tests.e2e.authority import WalkingJob
+from tests.e2e.cluster import JWT, RELEASE_NAMESPACE, audit, eventually, get, items, kubectl
+from tests.e2e.conftest import NAMESPACE, build, user_code_mounted
+
+WALK = {
+    "task": "paced:paced",
+    "taskArgs": {"pace": "0.5", "hurry": "/checkpoints/renewal.hurry"},
+    "training": {"steps": 100_000},
+}
+A_WHILE = 30.0
+"""Seconds. All first tokens of a job are there sooner after its Secret; by a clock that all of the cluster shares."""
 SHOW_PROCESSES = """
 import glob
 for kind in ('environ', 'cmdline'):
     print([open(path, 'rb').read() for path in glob.glob(f'/proc/[0-9]*/{kind}')])
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def walking(cluster: None) -> Iterator[WalkingJob]:
+    """A job that walks beside all tests of this module: a lease is renewed only after minutes."""
+    job = WalkingJob(NAMESPACE, "renewal")
+    job.mark.unlink(missing_ok=True)
+    job.delete()
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(build(job.name, **WALK, template=user_code_mounted())))
+    yield job
+    job.delete()
+    job.mark.unlink(missing_ok=True)
 
 
 def test_digits_trains_on_two_nodes(apply, manifest) -> None:
@@ -80,16 +105,6 @@ def test_no_token_in_environment_arguments_or_object(apply, manifest) -> None:
     assert len(secret["data"]) == 2, "one key per pod"
 
 
-def test_tokens_are_renewed_while_the_job_runs(apply, manifest) -> None:
-    job = apply(manifest("renewal", training={"steps": 100_000}))
-    job.wait_phase("Running")
-    first = items("secrets", NAMESPACE, "kuangchao.io/job=renewal")[0]["data"]
-    eventually(lambda: items("secrets", NAMESPACE, "kuangchao.io/job=renewal")[0]["data"] != first, "renewed", 5)
-    step = len(job.curve())
-    job.wait_step(step + 50)
-    assert job.status()["attempt"] == 1
-
-
 def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
     job = apply(
         manifest(
@@ -105,3 +120,12 @@ def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
     assert job.condition("Unmanaged")["status"] == "True"
     assert job.status()["progressText"] == "20/20", "the script says how many steps it has"
     assert get("trainingjob", "script", NAMESPACE) is not None
+
+
+def test_tokens_are_renewed_while_the_job_runs(walking: WalkingJob) -> None:
+    walking.wait_phase("Running")
+    (secret,) = items("secrets", NAMESPACE, f"kuangchao.io/job={walking.name}")
+    launched = datetime.fromisoformat(secret["metadata"]["creationTimestamp"]).timestamp()
+    eventually(lambda: min(walking.issued()) > launched + A_WHILE, "all tokens of its pods are newer ones", 5)
+    walking.wait_step(len(walking.curve()) + 2)
+    assert walking.status()["attempt"] == 1
