@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from kuangchao_contracts.errors import InvalidInputError, UnavailableError
-from kuangchao_operator.cli.output import Format, Output, emit_json
+from kuangchao_operator.cli.output import Format, Output, emit_json, writes_unicode
 
 if TYPE_CHECKING:
     from kuangchao_contracts.plan import ModelDescriptor
@@ -141,4 +141,4 @@ def _text(wire: dict[str, Any], rules: tuple[str, ...]) -> str:
     import yaml
 
     split = {"parallelism": {"taskRules": list(rules)}} if rules else {}
-    return yaml.safe_dump({"model": wire, **split}, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump({"model": wire, **split}, sort_keys=False, allow_unicode=writes_unicode())

@@ -3,6 +3,9 @@
 Commands import what they need when they run, so that help and bad usage answer at once.
 """
 
+import io
+import sys
+
 import typer
 
 from kuangchao_operator.cli import (
@@ -73,7 +76,9 @@ app.add_typer(policy, name="policy")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. What stdout cannot show is written out, as stderr does: names may be of any script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     app()
 
 

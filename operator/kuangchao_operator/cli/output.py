@@ -84,7 +84,12 @@ def error_json(error: e.KuangchaoError) -> dict[str, Any]:
 
 def emit_json(value: Any) -> None:
     """A result for programs: one JSON value on stdout."""
-    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+    print(json.dumps(value, indent=2, default=str, ensure_ascii=not writes_unicode()))
+
+
+def writes_unicode() -> bool:
+    """Whether stdout takes every character; else JSON and YAML write those beyond ASCII as escapes."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from typer.core import TyperCommand
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_operator.cli.files import write_text
-from kuangchao_operator.cli.output import Format
+from kuangchao_operator.cli.output import Format, writes_unicode
 
 if TYPE_CHECKING:
     from kuangchao_operator.layers.strategy.schedule.simulation import Simulation
@@ -67,7 +66,7 @@ def draw(step: Simulation, drawing: Drawing, to: str | None, output: Format) -> 
     if to is not None:
         write_text("--to", to, _text(step, drawing, plain=False))
     elif output is not Format.JSON:
-        print(_text(step, drawing, plain=not _unicode()).rstrip("\n"))
+        print(_text(step, drawing, plain=not writes_unicode()).rstrip("\n"))
 
 
 def _text(step: Simulation, drawing: Drawing, *, plain: bool) -> str:
@@ -80,8 +79,3 @@ def _text(step: Simulation, drawing: Drawing, *, plain: bool) -> str:
     if drawing is Drawing.CHROME:
         return f"{render_chrome(step)}\n"
     return f"{render_terminal(step, shutil.get_terminal_size().columns, plain=plain)}\n"
-
-
-def _unicode() -> bool:
-    """Whether stdout can show bars."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,6 +1,8 @@
 """`kuangchao describe-model`: from code and from a published configuration."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from kuangchao_contracts.api.trainingjob import TrainingJobSpec
-from kuangchao_operator.cli.main import app
+from kuangchao_operator.cli.main import app, main
 
 LLAMA = {
     "model_type": "llama",
@@ -86,3 +88,26 @@ def test_a_file_that_is_no_known_configuration(tmp_path: Path, text: str) -> Non
     path = tmp_path / "config.json"
     path.write_text(text)
     assert run(str(path)).exit_code == 2
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "latin-1"])
+def test_a_name_of_any_script_is_written_so_that_it_comes_back(tmp_path: Path, charset: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"_name_or_path": "千问"}))
+    text, wire = (
+        CliRunner(charset=charset).invoke(app, ["describe-model", str(path), "-o", form]).stdout
+        for form in ("text", "json")
+    )
+    assert yaml.safe_load(text)["model"]["name"] == json.loads(wire)["model"]["name"] == "千问"
+    assert ("千问" in text, "千问" in wire) == ((charset == "utf-8",) * 2)
+
+
+def test_what_stdout_cannot_show_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    monkeypatch.setattr(sys, "argv", ["kuangchao", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    narrow.write("千")
+    narrow.flush()
+    assert narrow.buffer.getvalue().endswith(rb"\u5343")
