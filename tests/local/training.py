@@ -133,7 +133,7 @@ def train(gang: Gang, job: Job) -> Trained:
 def _train(seat: Seat, job: Job) -> Trained:
     task, plan = job.made(), job.plan
     require_runnable(plan, task.rules)
-    parameters = make_parameters(task, CPU, job.seed, plan, job.precision)
+    parameters = make_parameters(task, CPU, job.seed, plan, job.precision, rank=seat.rank)
     topology = TopologyService(plan.hash, seat.attempt)
     topology.build(seat.capability, seat.request(plan))
     agreement = Agreement(CPU, plan.pipeline)

@@ -27,6 +27,7 @@ from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.execution.service import ExecutionService
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
+from kuangchao_worker.layers.state.marks import MADE_BY
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.service import StateService
 from kuangchao_worker.layers.state.update import LossScale, UpdateRule
@@ -44,6 +45,7 @@ from kuangchao_worker.weights import readable
 
 if TYPE_CHECKING:
     from kuangchao_worker.layers.execution.pipe import PipeRunner
+    from kuangchao_worker.layers.state.handing import Share
     from kuangchao_worker.layers.state.plugged import PluggedStore
     from kuangchao_worker.layers.state.sharded import ShardedStore
 
@@ -83,7 +85,9 @@ def _train(
     task = load_task(assignment.launch.task or "", assignment.launch.task_args)
     require_runnable(assignment.launch.plan, task.rules)
     training = assignment.launch.training
-    store = make_parameters(task, device, training.seed, assignment.launch.plan, training.precision)
+    store = make_parameters(
+        task, device, training.seed, assignment.launch.plan, training.precision, rank=assignment.rank
+    )
     parameters, plugins = between(store, assignment, authority)
     state = make_state(assignment, parameters, channel, oplog)
     plan = assignment.launch.plan
@@ -142,16 +146,25 @@ def _train(
 def likeness(module: nn.Module, task: Task) -> dict[str, str]:
     """What must be alike on all ranks before any of them splits or trains it, by what people call it."""
     named = (*module.named_parameters(), *module.named_buffers())
-    shapes = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in named]
+    # who makes a parameter as well: ranks that did not agree on that would wait for one another
+    shapes = [[name, list(tensor.shape), str(tensor.dtype), getattr(tensor, MADE_BY, None)] for name, tensor in named]
     model = hashlib.sha256(canonical_json(shapes)).hexdigest()
-    return {"model": model, "length of the dataset": str(size_of(task.dataset))}
+    found = {"model": model, "length of the dataset": str(size_of(task.dataset))}
+    if any(hasattr(tensor, MADE_BY) for _, tensor in named):
+        # what ranks do not make they cannot compare, but they have all drawn the same numbers
+        drawn = torch.get_rng_state().numpy().tobytes()
+        found["random generator after the first weights"] = hashlib.sha256(drawn).hexdigest()
+    return found
 
 
 def first_weights(module: nn.Module, plan: ParallelPlan) -> dict[str, torch.Tensor]:
     """Some elements of each parameter, where the plan splits the model: each rank then goes on from those that it made
-    itself, but DDP gives all ranks those of rank 0.
+    itself, but DDP gives all ranks those of rank 0, and what one rank makes for all are the same.
     """
-    return {} if whole(plan) else {name: p.detach().flatten()[:COMPARED] for name, p in module.named_parameters()}
+    if whole(plan):
+        return {}
+    own = {name: parameter for name, parameter in module.named_parameters() if not hasattr(parameter, MADE_BY)}
+    return {name: parameter.detach().flatten()[:COMPARED] for name, parameter in own.items()}
 
 
 def stream(plan: ParallelPlan, rank: int) -> int:
@@ -175,12 +188,29 @@ def prepare(assignment: Assignment) -> torch.device:
 
 
 def make_parameters(
-    task: Task, device: torch.device, seed: int, plan: ParallelPlan, precision: Precision = Precision.FP32
+    task: Task,
+    device: torch.device,
+    seed: int,
+    plan: ParallelPlan,
+    precision: Precision = Precision.FP32,
+    *,
+    rank: int | None = None,
 ) -> "ParameterStore | ShardedStore":
-    """Module, optimizer and schedule, with the same first weights on every rank."""
+    """Module, optimizer and schedule, with the same first weights on every rank.
+
+    Where the plan splits the model, `rank` makes its share of them, and gets others' when the store is connected; None
+    makes all.
+    """
     rule = UpdateRule(task.clip_norm, LossScale() if precision is Precision.FP16 else None)
     rng.seed_all(seed)
-    module = task.model().to(device)
+    share: Share | None = None
+    if whole(plan) or rank is None or device.type != "cpu":
+        module = task.model().to(device)
+    else:
+        # as below
+        from kuangchao_worker.layers.state.making import make_share
+
+        module, share = make_share(task.model, lambda: rng.seed_all(seed), rank, plan.world_size)
     if plan.recompute is not Recompute.NONE:
         # as below: imports that most plans do without
         from kuangchao_worker.layers.state.recompute import recompute
@@ -190,7 +220,7 @@ def make_parameters(
         # most of a second of imports, for those only whose plan splits the model
         from kuangchao_worker.layers.state.sharded import ShardedStore
 
-        return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan, rule)
+        return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan, rule, share)
     optimizer = task.optimizer(module.parameters())
     return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None, rule)
 

@@ -30,7 +30,8 @@ class TaskNotFoundError(KuangchaoError):
 class Task:
     """A training task.
 
-    `loss` gets the module as it must be called (it may be wrapped) and one micro-batch, and returns the mean loss.
+    `model` is called more than once and must make the same model each time. `loss` gets the module as it must be called
+    (it may be wrapped) and one micro-batch, and returns the mean loss.
     `dataset` has a length and gives sample i, always the same. `evaluate` gets the plain module on rank 0.
     """
 

@@ -36,6 +36,7 @@ from kuangchao_worker.layers.state.experts import (
     spread,
 )
 from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.handing import Share
 from kuangchao_worker.layers.state.norms import sum_of_squares
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
@@ -61,7 +62,9 @@ class ShardedStore:
         rules: ParallelRules,
         plan: ParallelPlan,
         rule: UpdateRule | None = None,
+        share: Share | None = None,
     ) -> None:
+        self._share = share
         self.module, self._rules, self._plan, self.rule = module, rules, plan, rule or UpdateRule()
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._links = chain(module, rules)
@@ -97,6 +100,9 @@ class ShardedStore:
             self._experts, self._holders = experts, self._own(experts)
         for part, links in parts.values():
             split_data(part, mesh, units(part, links), self._plan)
+        if self._share is not None:
+            self._share.hand_out(self.module)
+            self._share = None
         self._parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         mixtures = mixtures_of(self.module, self._rules) if self._plan.sequence else ()
         self._on_own_tokens = [
