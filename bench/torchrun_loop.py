@@ -1,11 +1,15 @@
 """The plain loop that the executor is measured against: the same work under torchrun and torch alone, nothing else.
 
 Like ours it draws a seeded order, takes a batch out of whole tensors, reads the mean loss and the gradient norm each
-step, and runs one thread per rank.
+step, ends where one is no number, runs one thread per rank and deterministic algorithms. Neither side clips. It is what
+a careful person writes: it tells its losses every ten steps, and torch does not fill the memory that it hands out.
 """
 
+import json
+import math
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -15,12 +19,17 @@ from bench.layouts import Layout
 from bench.turns import Turn
 from bench.workloads import workload
 
+TOLD_EVERY: Final = 10
+"""Steps between two lines of the log."""
+
 
 def main() -> None:
     """Arguments: workload, layout, steps, global batch, socket and block of the turns."""
     name, layout, socket = sys.argv[1], Layout(sys.argv[2]), sys.argv[5]
     steps, batch, block = int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
     torch.set_num_threads(1)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch's module class
+    torch.use_deterministic_algorithms(True)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     train(name, layout, steps, batch, Turn(socket, "theirs", block))
@@ -34,16 +43,25 @@ def train(name: str, layout: Layout, steps: int, batch: int, turn: Turn) -> None
     hand = byhand.made(layout, task)
     optimizer = task.optimizer(hand.module.parameters())
     batches = shares(len(task.dataset), batch, share, layout.replicas)  # type: ignore[arg-type]  # map-style data has a length
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         data = task.dataset[next(batches)]
         turn.tick()
         loss = hand.backward(data)
-        hand.norm()
+        norm = hand.norm()
+        if not math.isfinite(norm):
+            raise ValueError(f"step {step}: the gradient norm is {norm}")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         mean = loss.clone()
         dist.all_reduce(mean)
-        mean.item()
+        _tell(step, mean.item(), norm)
+
+
+def _tell(step: int, loss: float, norm: float) -> None:
+    """A line of the log now and then, by one rank."""
+    if step % TOLD_EVERY == 0 and dist.get_rank() == 0:
+        sys.stdout.write(json.dumps({"step": step, "loss": loss, "gradientNorm": norm}) + "\n")
+        sys.stdout.flush()
 
 
 def shares(size: int, batch: int, rank: int, world: int) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The worker: plans that divide the model against torch by hand, the context, links of many ranks, memory."""
+"""The worker: plans of every kind against torch by hand, the context, links of many ranks, memory. Ten minutes."""
 
 from typing import Final
 
@@ -9,14 +9,14 @@ from bench.layouts import Layout
 
 RUNS: Final = ROOT / "bench" / "results" / "memory-runs.csv"
 """Where readings for `kuangchao calibrate` are written; not in git."""
-DIVIDED: Final = (Layout.SHARDED, Layout.TENSOR, Layout.PIPELINE)
-"""Beside data parallelism, which the suite `executor` compares in the same way."""
+BLOCK: Final = 15
+"""Steps of a turn."""
 
 
 def measure(quick: bool = False) -> list[Figure]:
     """All of it; what needs no runs comes first."""
     found = [*contextcost.figures(quick), *snapshotmemory.figures(quick), *groups.figures(quick)]
     count, runs = (2, 1) if quick else (6, 3)
-    for layout in DIVIDED:
-        found += compared(layout.value, pairs("matrices", 128, 20, count, runs, layout), RATIO, "worker")
+    for layout in Layout:
+        found += compared(layout.value, pairs("matrices", 128, BLOCK, count, runs, layout), RATIO, "worker")
     return [*found, *footprint.figures(quick, RUNS)]
