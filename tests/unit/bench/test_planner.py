@@ -165,7 +165,7 @@ def test_like_is_compared_with_like() -> None:
 def test_a_layout_that_cannot_be_is_refused_whatever_its_memory() -> None:
     found = answer(row(gpus="12"), load())
     assert found.feasible is False
-    assert found.reason.startswith("data=2 contradicts devices=12: tensor 1 x pipeline 4")
+    assert found.reason.startswith("data=2 contradicts devices=12: tensor 1 x context 1 x pipeline 4 x data 2")
 
 
 def test_log_probabilities_of_long_sequences_do_not_fit() -> None:
