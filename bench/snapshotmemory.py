@@ -22,7 +22,7 @@ STEPS: Final = 12
 
 def figures(quick: bool = False) -> list[Figure]:
     """By how much memory at its most grows with a reader in each step, over the bytes of the parameters."""
-    grown, parameters = _grown({"hidden": "256" if quick else "1536", "layers": "12"})
+    grown, parameters = _grown({"hidden": "256" if quick else "1024", "layers": "40"})
     note = f"{grown / 2**20:.1f} of {parameters / 2**20:.1f} MiB"
     return [Figure("worker", "snapshot / parameters", round(grown / parameters, 3), "", Bound.AT_MOST, MOST, note)]
 
