@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from kuangchao_worker.agent.forge import LAUNCHER
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -24,8 +26,10 @@ def shared_forge() -> Path:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen()
+        command = [sys.executable, "-m", "kuangchao_worker.forge", str(listener.fileno()), "--shared", "--ranks"]
+        # by way of the launcher it ends with us, also where we are killed
         process = subprocess.Popen(
-            [sys.executable, "-m", "kuangchao_worker.forge", str(listener.fileno()), "--shared", "--ranks"],
+            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
             env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=(listener.fileno(),), start_new_session=True,
         )  # fmt: skip
 
