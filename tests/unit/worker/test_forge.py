@@ -63,3 +63,39 @@ async def test_where_nobody_shares_one_it_is_started(tmp_path: Path, caplog: pyt
     assert own.is_running()
     forge.close()
     await gone(own)
+
+
+async def test_those_that_have_ended_are_told_together() -> None:
+    """Whoever heard of one alone would take its end for the first."""
+    forge, loop = Forge({}, shared_forge()), asyncio.get_running_loop()
+    killed: list[int] = []
+    known: list[int] = []
+
+    def hear(pid: int, _code: int) -> None:
+        killed.append(pid)
+        loop.call_soon(lambda: known.append(len(killed)))
+
+    forge.on_end = hear
+    try:
+        served = [psutil.Process((await store(forge)).pid) for _ in range(2)]
+        parent = served[0].parent()
+        assert parent is not None
+        parent.suspend()
+        while parent.status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+        for process in reversed(served):
+            process.kill()
+        while any(process.status() != psutil.STATUS_ZOMBIE or _threads(process) > 1 for process in served):
+            await asyncio.sleep(0.01)
+        parent.resume()
+        async with asyncio.timeout(SECONDS):
+            while not known:
+                await asyncio.sleep(0.01)
+        assert (sorted(killed), known[0]) == (sorted(process.pid for process in served), 2)
+    finally:
+        forge.close()
+
+
+def _threads(process: psutil.Process) -> int:
+    """A process has not ended before all of them have, whatever it is called by then."""
+    return len(list(Path(f"/proc/{process.pid}/task").iterdir()))

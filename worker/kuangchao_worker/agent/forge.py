@@ -131,7 +131,8 @@ class Forge:
         if "ready" in message:
             self._ready.set_result(message["ready"])
         elif "ended" in message:
-            self._end(message["ended"], message["code"])
+            for pid, code in message["ended"]:
+                self._end(pid, code)
         else:
             self.ended.pop(message["pid"], None)
             self._running.add(message["pid"])

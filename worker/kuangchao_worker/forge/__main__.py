@@ -6,6 +6,7 @@ want ranks, so that it imports what those need before.
 Runs no user code and touches no accelerator before a fork, and never forks while it has more than one thread.
 """
 
+import contextlib
 import functools
 import gc
 import json
@@ -81,14 +82,16 @@ class Forge:
         return True
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+        """Tell of all that have ended in one message.
+
+        A rank that was killed takes its peers along, and whoever heard of a peer alone would blame it.
+        """
+        ended: list[tuple[int, int]] = []
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                ended.append((found[0], os.waitstatus_to_exitcode(found[1])))
+        if ended:
+            self._say({"ended": ended})
 
     def _say(self, message: dict[str, Any]) -> None:
         self._connection.send(json.dumps(message).encode())
