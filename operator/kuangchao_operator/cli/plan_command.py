@@ -29,7 +29,7 @@ Checked = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Judge this plan (a ParallelPlan, or what `plan -o json` wrote), and search none.",
+        help="Judge this plan (a ParallelPlan, or what `plan -o json` wrote) in place of a search.",
         show_default=False,
     ),
 ]
@@ -62,7 +62,7 @@ def plan(
     file for --resources. Exits 3 when infeasible.
 
     With --check the plan of a file, perhaps written by hand, is judged in place of a search: by every law, its groups
-    and schedule, and the memory of each stage computed anew.
+    and schedule, and all figures computed anew: what it states must be so, what it leaves out is filled in.
 
     JSON: {feasible, tensor, pipeline, data, context, expert, sequence, virtualStages, microBatch, recompute, sharding,
     memory: {stages: [{parametersBytes, gradientsBytes, optimizerBytes, activationsBytes, otherBytes, totalBytes,

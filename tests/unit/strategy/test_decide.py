@@ -180,7 +180,8 @@ def test_seven_billion_on_80_gb_is_refused_and_a_small_model_is_not() -> None:
     seven = request(devices=8, per_pod=8, shapes=(gpu,), training=training, model=MeasuredModel(parameters=7 * 10**9))
     why = plan(seven).infeasible
     assert why is not None
-    assert why.field == "deviceMemory"
+    assert (why.field, why.nearest) == ("training.precision", None)
+    assert "of bf16, fp16, fp32 none fits these devices; with bf16 " in why.message
     assert why.memory[0].optimizer_bytes * 8 == 56 * 10**9, "over eight ranks"
     training = TrainingSpec(global_batch=8, precision="bf16")
     small = seven.replace(model=MeasuredModel(parameters=10**9), training=training)
@@ -203,6 +204,29 @@ def test_without_a_model_nothing_is_claimed_about_memory() -> None:
 def test_a_device_of_unknown_memory_is_not_taken_for_full_or_empty() -> None:
     made = planned(plan(request(shapes=(CPU.replace(memory_bytes=0),))))
     assert not made.memory_checked
+
+
+def test_a_model_on_a_gpu_of_unknown_memory_has_no_plan() -> None:
+    """What is not known to fit has none; the least that is named fits, and a tenth less does not."""
+    gpu = DeviceShape(kind="gpu", model="NVIDIA H100 80GB HBM3", memory_bytes=0, per_node=8, nodes=2)
+    why = plan(request(shapes=(gpu,))).infeasible
+    assert why is not None
+    assert (why.reason, why.field, why.value) == ("Infeasible", "deviceMemory", "0 B")
+    assert why.nearest is not None
+    number, unit = why.nearest.split()
+    least = int(float(number) * {"MiB": MIB, "GiB": GIB}[unit])
+    assert plan(request(shapes=(gpu.replace(memory_bytes=least),))).plan is not None
+    assert plan(request(shapes=(gpu.replace(memory_bytes=least * 9 // 10),))).plan is None
+    assert not planned(plan(request(shapes=(gpu,), model=None))).memory_checked
+
+
+def test_a_gpu_that_broke_before_it_was_known_keeps_no_job_from_the_others() -> None:
+    known = DeviceShape(kind="gpu", model="NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB, per_node=8, nodes=1)
+    broken = known.replace(model="", memory_bytes=0)
+    made = planned(plan(request(shapes=(broken, known))))
+    assert (made.memory_checked, made.device_memory_bytes) == (True, 80 * GIB)
+    assert plan(request(shapes=(broken,))).plan is None
+    assert plan(request(shapes=(known.replace(memory_bytes=0), known))).plan is None
 
 
 def test_the_fewest_devices_are_looked_for_with_a_bounded_number_of_tries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,33 +53,32 @@ def wish(model: Any = LLAMA, devices: int = 16, batch: int = 32, **changes: Any)
 
 def by_hand(layout: Layout, moe: bool = False, **changes: Any) -> ParallelPlan:
     """A plan as somebody would write it for `wish()`, or for it with other sizes."""
-    base = ParallelPlan(
-        world_size=layout.world,
-        per_pod=8,
-        pods=layout.world // 8,
-        tensor=layout.tensor,
-        pipeline=layout.pipeline,
-        context=layout.context,
-        data=layout.data,
-        expert=layout.expert,
-        expert_tensor=layout.expert_tensor,
-        sequence=layout.sequence,
-        virtual_stages=layout.virtual,
-        stage_layers=layout.stage_layers or (),
-        shard_ranks=layout.shard_ranks,
-        micro_batch=1,
-        accumulation_steps=32 // layout.data,
-        global_batch=32,
-        recompute=Recompute.FULL,
-        sharding=Sharding.OPTIMIZER,
-        groups=mesh(layout),
-        overlays=overlays(layout, layout.shard_ranks, moe=moe),
-        memory_checked=False,
-        device_memory_bytes=80 * GIB,
-        bubble_ppm=100_000 if layout.pipeline > 1 else 0,
-        request_digest="a" * 64,
-    )
-    return base.replace(**changes)
+    base: dict[str, Any] = {
+        "world_size": layout.world,
+        "per_pod": 8,
+        "pods": layout.world // 8,
+        "tensor": layout.tensor,
+        "pipeline": layout.pipeline,
+        "context": layout.context,
+        "data": layout.data,
+        "expert": layout.expert,
+        "expert_tensor": layout.expert_tensor,
+        "sequence": layout.sequence,
+        "virtual_stages": layout.virtual,
+        "stage_layers": layout.stage_layers or (),
+        "shard_ranks": layout.shard_ranks,
+        "micro_batch": 1,
+        "accumulation_steps": 32 // layout.data,
+        "global_batch": 32,
+        "recompute": Recompute.FULL,
+        "sharding": Sharding.OPTIMIZER,
+        "groups": mesh(layout),
+        "overlays": overlays(layout, layout.shard_ranks, moe=moe),
+        "memory_checked": False,
+        "device_memory_bytes": 80 * GIB,
+        "request_digest": "a" * 64,
+    }
+    return ParallelPlan(**base | changes)
 
 
 LAYOUT = Layout(tensor=2, pipeline=4, data=2)
@@ -108,7 +107,6 @@ def refusal(made: ParallelPlan, request: PlanRequest) -> Infeasible:
         (by_hand(Layout(pipeline=4, data=4, stage_layers=(7, 9, 9, 7))), wish()),
         (by_hand(Layout(data=16, expert=8), moe=True), wish(MOE)),
         (by_hand(Layout(data=16, shard_ranks=8), sharding=Sharding.FULL), wish()),
-        (by_hand(LAYOUT, memory=(STAGE.replace(last_stage=2), STAGE.replace(stage=3)), memory_checked=True), wish()),
         (by_hand(Layout(tensor=8, data=2, sequence=True)), wish(pins={"tensor": 8, "data": 2})),
     ],
 )
@@ -157,7 +155,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
         "5",
     ),
     "memory that was not looked at": ({"memory_checked": True}, "plan.memoryChecked", "false"),
-    "no word of the bubble": ({"bubble_ppm": 0}, "plan.bubblePpm", "157894"),
+    "no bubble": ({"bubble_ppm": 0}, "plan.bubblePpm", "129580"),
     "a schedule of other stages": ({"schedule": Schedule.ZERO_BUBBLE_V}, "parallelism.virtualStages", "2"),
     "layers left out": ({"stage_layers": (8, 8, 8, 7)}, "parallelism.stageLayers", "[8, 8, 8, 8]"),
     "shards of nothing": ({"sharding": Sharding.NONE, "shard_ranks": 2}, "plan.shardRanks", "0"),

@@ -16,6 +16,7 @@ from kuangchao_operator.layers.strategy.search.rank import Scored
 from kuangchao_operator.layers.strategy.search.reasons import Reasons
 from kuangchao_operator.layers.strategy.search.rescue import rescue
 from kuangchao_operator.layers.strategy.search.trial import Trial, trial
+from kuangchao_operator.layers.strategy.search.unmeasured import unmeasured
 
 
 def plan(request: PlanRequest, known: Knowledge) -> PlanOutcome:
@@ -52,12 +53,12 @@ def _plan(request: PlanRequest, known: Knowledge, evidence: Evidence | None) -> 
     if broken is not None:
         return PlanOutcome(infeasible=broken)
     tried = _sized(trial(request, known, evidence))
+    refused = not_built(tried) or unmeasured(tried)
+    if refused is not None:
+        return PlanOutcome(infeasible=refused)
     best = next(tried.search.ranked(), None)
     if best is None:
         return PlanOutcome(infeasible=rescue(tried))
-    refused = not_built(tried, tried.memory.stages(best.setting))
-    if refused is not None:
-        return PlanOutcome(infeasible=refused)
     return PlanOutcome(plan=_explained(tried, best, request.content_hash()))
 
 

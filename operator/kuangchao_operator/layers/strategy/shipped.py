@@ -12,6 +12,7 @@ from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.schedule.simulation import Simulation
 from kuangchao_operator.layers.strategy.simulate import simulate_plan
+from kuangchao_operator.layers.strategy.stated import right
 from kuangchao_operator.layers.strategy.timing import shipped as figures
 
 
@@ -42,9 +43,18 @@ class Planner:
         return decide.replan(previous, self._stamped(request), self._knowledge)
 
     def check(self, plan: ParallelPlan, request: PlanRequest) -> PlanOutcome:
-        """A plan that somebody wrote for this request, or the first law that it breaks."""
-        why = validate.violation(plan, self._stamped(request), self._knowledge)
-        return PlanOutcome(plan=plan) if why is None else PlanOutcome(infeasible=why)
+        """A plan that somebody wrote for this request, with figures computed anew, or the first law that it breaks.
+
+        What a search passed over is kept where a search for this request says the same.
+        """
+        asked = self._stamped(request)
+        why = validate.violation(plan, asked, self._knowledge)
+        if why is not None:
+            return PlanOutcome(infeasible=why)
+        figured = right(plan, asked, self._knowledge).plan
+        own = decide.plan(asked, self._knowledge).plan if _passes_over(plan, asked) else None
+        same = own is not None and own == figured.replace(alternatives=own.alternatives, rejected=own.rejected)
+        return PlanOutcome(plan=own if same else figured)
 
     def simulate(self, plan: ParallelPlan, request: PlanRequest) -> Simulation:
         """One step of a plan that was made for this request."""
@@ -52,6 +62,11 @@ class Planner:
 
     def _stamped(self, request: PlanRequest) -> PlanRequest:
         return request.replace(calibration_digest=self._digest)
+
+
+def _passes_over(plan: ParallelPlan, request: PlanRequest) -> bool:
+    """Whether a plan has words of a search for this very request."""
+    return plan.request_digest == request.content_hash() and bool(plan.alternatives or plan.rejected)
 
 
 def plan(request: PlanRequest) -> PlanOutcome:

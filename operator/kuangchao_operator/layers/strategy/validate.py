@@ -1,11 +1,11 @@
 """Whether a plan keeps every law, be it from the search or written by hand: refused with reason, or fine. Pure.
 
-Nothing that the plan says is believed: its groups, its batch, the memory of its stages and the order of its schedule
-are judged anew for the request that it is for. It changes nothing and never turns a refusal into a warning.
+Nothing that the plan says is believed: its groups, its batch, its figures and the order of its schedule are judged
+anew for the request that it is for. It changes nothing and never turns a refusal into a warning.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Objective, Schedule
@@ -25,16 +25,16 @@ from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, limits, open_axes, unasked_reason, unbuilt
 from kuangchao_operator.layers.strategy.schedule.links import creation_order
 from kuangchao_operator.layers.strategy.schedule.proof import prove
-from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm
 from kuangchao_operator.layers.strategy.schedule.waits import DeadlockError
 from kuangchao_operator.layers.strategy.search.need import Memory
 from kuangchao_operator.layers.strategy.search.plans import setting_of
+from kuangchao_operator.layers.strategy.search.precision import not_built
 from kuangchao_operator.layers.strategy.search.space import space_of
+from kuangchao_operator.layers.strategy.search.trial import trial, weakest
+from kuangchao_operator.layers.strategy.search.unmeasured import unmeasured
 from kuangchao_operator.layers.strategy.shown import as_written
 from kuangchao_operator.layers.strategy.sizes import Contradiction, Sizes, sizes_of
-
-IDLES: Final = frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE_H1})
-"""Schedules in which every stage but one waits for a while in each step."""
+from kuangchao_operator.layers.strategy.stated import misstated
 
 
 class Case(NamedTuple):
@@ -56,7 +56,14 @@ def violation(plan: ParallelPlan, request: PlanRequest, known: Knowledge) -> Inf
         return found
     case = Case(plan, request, known, setting_of(plan, request))
     wrong = next((why for rule in RULES if (why := rule(case)) is not None), None)
-    return as_infeasible(wrong, request) if wrong is not None else _memory(case)
+    if wrong is not None:
+        return as_infeasible(wrong, request)
+    tried = trial(request, known)
+    found = not_built(tried) or unmeasured(tried) or _memory(case)
+    if found is not None:
+        return found
+    wrong = misstated(plan, request, known)
+    return None if wrong is None else as_infeasible(wrong, request)
 
 
 def _size(case: Case) -> Contradiction | None:
@@ -78,7 +85,7 @@ def _size(case: Case) -> Contradiction | None:
 
 def _pins(case: Case) -> Contradiction | None:
     """What the user pinned stands in the plan, and axes that workers do not run do nothing in it."""
-    wish, wire = case.request.parallelism.wire(), case.plan.wire()
+    wish, wire = _meant(case, case.request.parallelism.wire()), _meant(case, case.plan.wire())
     opened, limited = open_axes(case.request), limits(case.request)
     manual = case.request.parallelism.mode is ParallelismMode.MANUAL
     for name in (*NEUTRAL, "data", "microBatch"):
@@ -94,6 +101,15 @@ def _pins(case: Case) -> Contradiction | None:
     return None
 
 
+def _meant(case: Case, wire: dict[str, Any]) -> dict[str, Any]:
+    """What is written without layers of stages that are those which they would get anyway."""
+    layers, model = wire.get("stageLayers", []), case.request.model
+    count = case.plan.pipeline * case.plan.virtual_stages
+    whole = model.layers if isinstance(model, TransformerModel) else 0
+    usual = not layers or list(layers) == [whole // count] * count
+    return {name: value for name, value in wire.items() if name != "stageLayers"} if usual else wire
+
+
 def _unpinned(case: Case, name: str, usable: tuple[object, ...]) -> Contradiction:
     """A value that the job would have to pin, with the first one that does in its place, all else being as it is."""
     wire = case.plan.wire()
@@ -104,10 +120,10 @@ def _unpinned(case: Case, name: str, usable: tuple[object, ...]) -> Contradictio
 
 
 def _holds(case: Case, wire: dict[str, object]) -> bool:
-    """Whether a plan keeps every law but for what it says of itself."""
+    """Whether a plan keeps every law, whatever it says of itself."""
     plan = ParallelPlan.model_validate(wire)
     other = case._replace(plan=plan, setting=setting_of(plan, case.request))
-    return all(rule(other) is None for rule in RULES if rule is not _bubble) and _memory(other) is None
+    return all(rule(other) is None for rule in RULES) and _memory(other) is None
 
 
 def _together(case: Case) -> Contradiction | None:
@@ -279,19 +295,6 @@ def _links(case: Case) -> Contradiction | None:
     return None
 
 
-def _bubble(case: Case) -> Contradiction | None:
-    """A pipeline that idles says for how long."""
-    plan = case.plan
-    if plan.pipeline == 1 or plan.schedule not in IDLES or plan.bubble_ppm > 0:
-        return None
-    usual = even_bubble_ppm(plan.schedule, plan.pipeline, plan.virtual_stages, plan.accumulation_steps)
-    message = (
-        f"bubblePpm=0: {plan.pipeline} stages and {plan.accumulation_steps} micro-batches under {plan.schedule.value}"
-        f" idle; with equal passes nearest legal bubblePpm: {usual}"
-    )
-    return Contradiction("bubblePpm", 0, str(usual), message)
-
-
 RULES: Final[tuple[Rule, ...]] = (
     _size,
     _pins,
@@ -305,14 +308,13 @@ RULES: Final[tuple[Rule, ...]] = (
     _stages,
     _links,
     _order,
-    _bubble,
 )
 """In the order in which each can rely on those before it."""
 
 
 def _memory(case: Case) -> Infeasible | None:
     """The memory of every stage, computed anew, against the device with the least."""
-    shape = min(laws.hosts(case.request), key=lambda one: (one.memory_bytes, one.model, one.per_node, one.nodes))
+    shape = weakest(laws.hosts(case.request))
     memory = Memory(space_of(case.request, shape, case.known.calibration), case.known.calibration)
     need, budget = memory.need(case.setting), memory.space.budget
     if not memory.checked or budget is None or need <= budget:

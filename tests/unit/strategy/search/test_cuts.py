@@ -85,3 +85,19 @@ def test_no_other_cut_has_a_lighter_heaviest_stage(weight: int) -> None:
         assert heaviest <= min(max(-(-(layers - last) // 5), last + weight) for last in range(1, layers - 4))
         assert all(abs(a - b) <= 1 for a, b in pairwise(cut[:-1]))
         assert sum(cut) == layers
+
+
+@pytest.mark.parametrize("weight", [1, 2, 5, 9, 40])
+def test_the_last_stage_is_as_light_as_makes_the_heaviest_lightest(weight: int) -> None:
+    """Against every number of layers that the last stage may have."""
+    for count, layers in ((2, 28), (3, 28), (4, 30), (7, 61), (8, 8), (16, 126)):
+        found = last_spared(layers, count, weight)
+        every = range(1, layers // count + 1)
+        load = {own: max(-(-(layers - own) // (count - 1)), own + weight) for own in every}
+        assert found[-1] == max(own for own in every if load[own] == min(load.values()))
+        assert found == (*balanced(layers - found[-1], count - 1), found[-1])
+
+
+def test_a_cut_is_not_looked_for_layer_by_layer() -> None:
+    """A trillion layers would take hours: the schema allows a million, with hundreds of cuts in a search."""
+    assert last_spared(2**40, 16, 5) == (*(2**36,) * 10, *(2**36 + 1,) * 4, 2**36, 2**36 - 4)

@@ -92,7 +92,7 @@ def test_a_pin_that_was_in_the_way_is_named_and_no_batch_that_is_the_same() -> N
     training = {"globalBatch": 5, "sequenceLength": 4096, "precision": "bf16"}
     wish = asked(random.Random(0)).wire() | {"devices": 22, "perPod": 2, "training": training}
     wish["model"] = QWEN.replace(layers=5, heads=25, hidden=3200, kv_heads=5).wire()
-    wish["shapes"] = [DeviceShape(kind="gpu", model="unknown", memory_bytes=0, per_node=8, nodes=3).wire()]
+    wish["shapes"] = [DeviceShape(kind="gpu", model="unknown", memory_bytes=80 * GIB, per_node=8, nodes=3).wire()]
     why = refused(PlanRequest.model_validate(wish | {"parallelism": {"taskRules": RULES}}))
     assert why is not None
     assert why.nearest is not None
@@ -123,7 +123,30 @@ def test_a_precision_is_suggested_only_if_it_fits(gib: int, nearest: str | None)
         for one in (Precision.BF16, Precision.FP16, Precision.FP32)
     }
     assert next((name for name, does in fits.items() if does), None) == nearest
-    assert nearest is not None or "none fits these devices: " in why.message
+    assert nearest is not None or "none fits these devices; with bf16 " in why.message
+
+
+@pytest.mark.parametrize("precision", ["fp16-pure", "bf16-pure", "fp8"])
+def test_what_would_do_for_a_precision_that_is_not_trained_is_that_of_one_that_is(precision: str) -> None:
+    """What would fit in the precision itself would be refused for it: so the way out is that of bf16."""
+    shape = DeviceShape(kind="gpu", model="X", memory_bytes=120 * GIB, per_node=4, nodes=1)
+    training = {"globalBatch": 8, "precision": precision, "optimizer": "adam"}
+    model = MeasuredModel(parameters=7_000_000_000)
+    body = {"devices": 1, "perPod": 1, "shapes": [shape], "model": model, "training": training}
+    wish = PlanRequest.model_validate(body)
+    why = refused(wish)
+    assert why is not None
+    assert (why.field, why.value, why.nearest) == ("training.precision", precision, None)
+    way = refused(put(wish, why, "bf16"))
+    assert way is not None
+    assert way.field == "devices.count"
+    assert f"with bf16 {way.message}"[:400] in why.message
+    out = put(put(wish, why, "bf16"), way, str(way.nearest))
+    assert refused(out) is None
+    # and whoever changes what fits first and keeps the precision is told the one that then fits
+    again = refused(put(wish, way, str(way.nearest)))
+    assert again is not None
+    assert (again.field, again.nearest) == ("training.precision", "bf16")
 
 
 def test_more_devices_than_the_pool_has_are_said_to_be() -> None:

@@ -5,6 +5,7 @@ last one has the output layer. No piece is left without a
 layer, unless that is pinned.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from kuangchao_contracts.plan import TransformerModel
@@ -61,8 +62,16 @@ def balanced(layers: int, count: int) -> Cut:
 
 def last_spared(layers: int, count: int, weight: int) -> Cut:
     """The cut in which the heaviest piece is lightest, where the output layer counts as `weight` layers."""
-    rest = count - 1
-    last = min(range(1, layers // count + 1), key=lambda own: (max(-(-(layers - own) // rest), own + weight), -own))
+    rest, most = count - 1, layers // count
+
+    def excess(own: int) -> int:
+        """How far the last piece is above the heaviest of the others: the more, the more layers it has of its own."""
+        return own + weight - -(-(layers - own) // rest)
+
+    # up to where it is not above them more layers of its own make the others lighter, beyond it itself heavier
+    level = bisect_right(range(1, most + 1), 0, key=excess)
+    near = {max(1, level), min(most, level + 1)}
+    last = min(near, key=lambda own: (own + weight - min(0, excess(own)), -own))
     return (*balanced(layers - last, rest), last)
 
 

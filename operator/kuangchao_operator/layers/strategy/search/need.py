@@ -99,6 +99,11 @@ class Memory:
         runs = [every[start : start + size] for start in range(0, len(every), size)]
         return tuple(self._run(run, setting) for run in runs)
 
+    def run(self, setting: Setting, first: int, last: int) -> StageMemory:
+        """The fullest of a run of stages."""
+        assert self.checked, "there is nothing to compare"
+        return self._run(self._peaks(setting)[first : last + 1], setting)
+
     def _run(self, run: tuple[Peak, ...], setting: Setting) -> StageMemory:
         worst = max(run, key=lambda peak: (peak.device_bytes, -peak.number))
         found = self._stage(worst, setting)

@@ -44,13 +44,21 @@ class Trial(NamedTuple):
 def trial(request: PlanRequest, known: Knowledge, evidence: Evidence | None = None) -> Trial:
     """Prepare a request that breaks no law."""
     shapes = laws.hosts(request)
-    shape = min(shapes, key=lambda one: (one.memory_bytes, one.model, one.per_node, one.nodes))
+    shape = weakest(shapes)
     opened = frozenset(RUNNABLE) if laws.mixed(request) else open_axes(request)
     space = space_of(request, shape, known.calibration, opened)
     memory = Memory(space, known.calibration, evidence)
     clock = _clock(shapes, known) if space.shaped else _untimed
     objective = request.parallelism.objective or Objective.TIME
     return Trial(request, known, evidence, shape, opened, Search(space, memory, clock, objective))
+
+
+def weakest(shapes: tuple[DeviceShape, ...]) -> DeviceShape:
+    """The class of device with the least memory. One that broke before anybody could tell its model or its memory
+    counts only where there is no other: no pod gets it before both are known.
+    """
+    told = [one for one in shapes if one.kind == "cpu" or one.memory_bytes or one.model]
+    return min(told or shapes, key=lambda one: (one.memory_bytes, one.model, one.per_node, one.nodes))
 
 
 def _clock(shapes: tuple[DeviceShape, ...], known: Knowledge) -> Clock:
