@@ -4,6 +4,7 @@ from decimal import Decimal, InvalidOperation
 
 from kuangchao_contracts.errors import InvalidInputError
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _BINARY: dict[str, Decimal | int] = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL: dict[str, Decimal | int] = {
     "n": Decimal("1e-9"),
@@ -74,9 +75,18 @@ def most_bytes(count: int) -> str:
     return _tenths(count, 1)
 
 
+def hundredths(count: int) -> str:
+    """The same with two decimals: beside sums of what has one, which it cannot contradict."""
+    power = _power(count)
+    return f"{count / 1024**power:.2f} {_UNITS[power]}" if power else f"{count} B"
+
+
+def _power(count: int) -> int:
+    return next(power for power in range(5) if count < 1024 ** (power + 1) or power == 4)
+
+
 def _tenths(count: int, sign: int) -> str:
     """Rounded down to tenths of a unit for sign 1, up for -1."""
-    power = next(power for power in range(5) if count < 1024 ** (power + 1) or power == 4)
-    unit = ("B", "KiB", "MiB", "GiB", "TiB")[power]
+    power = _power(count)
     tenths = sign * (sign * count * 10 // 1024**power)
-    return f"{count} B" if power == 0 else f"{tenths // 10}.{tenths % 10} {unit}"
+    return f"{count} B" if power == 0 else f"{tenths // 10}.{tenths % 10} {_UNITS[power]}"

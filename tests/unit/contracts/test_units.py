@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kuangchao_contracts.units import human_bytes, least_bytes, most_bytes, to_bytes
+from kuangchao_contracts.units import human_bytes, hundredths, least_bytes, most_bytes, to_bytes
 
 
 def read(text: str) -> int:
@@ -29,3 +29,8 @@ def test_what_is_enough_is_rounded_up_and_what_is_there_down(count: int, most: s
 def test_no_figure_is_on_the_unsafe_side(count: int) -> None:
     assert read(most_bytes(count)) <= count
     assert read(least_bytes(count)) >= count
+
+
+@pytest.mark.parametrize(("count", "words"), [(7, "7 B"), (1536, "1.50 KiB"), (218_870_000_000, "203.84 GiB")])
+def test_two_decimals_where_one_would_contradict_a_sum(count: int, words: str) -> None:
+    assert hundredths(count) == words

@@ -232,9 +232,9 @@ def test_a_gpu_that_broke_before_it_was_known_keeps_no_job_from_the_others() -> 
 def test_the_fewest_devices_are_looked_for_with_a_bounded_number_of_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = list[int]()
 
-    def counted(wish: PlanRequest) -> Infeasible | None:
+    def counted(wish: PlanRequest, *rest: Any) -> Infeasible | None:
         judged.append(wish.devices)
-        return violated(wish)
+        return violated(wish, *rest)
 
     violated = laws.violated
     monkeypatch.setattr(laws, "violated", counted)

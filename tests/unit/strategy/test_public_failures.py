@@ -47,7 +47,9 @@ def test_70_billion_parameters_do_not_go_onto_sixteen_small_gpus(pins: dict[str,
     assert why is not None
     assert (why.reason, why.field) in {("Infeasible", "devices.count"), ("Infeasible", "deviceMemory")}
     assert why.value is not None
-    assert why.nearest is not None
+    # the pool has no more devices to name; a device's memory is no pool's matter
+    assert (why.nearest is not None) == (why.field == "deviceMemory")
+    assert "would fit: " in why.message
     stage = why.memory[0]
     states = stage.parameters_bytes + stage.gradients_bytes + stage.optimizer_bytes
     assert 60 * GIB < states < 75 * GIB

@@ -4,13 +4,16 @@ First the laws, then the search over what is open, then words for its outcome. E
 changes what the user wants to train.
 """
 
+from functools import partial
+
 from kuangchao_contracts.parallel import Objective
-from kuangchao_contracts.plan import ParallelPlan, PlanOutcome, PlanRequest
+from kuangchao_contracts.plan import Infeasible, ParallelPlan, PlanOutcome, PlanRequest
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.fewest import fewest
 from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.search.need import Evidence
 from kuangchao_operator.layers.strategy.search.plans import plan_of, setting_of
+from kuangchao_operator.layers.strategy.search.possible import possible
 from kuangchao_operator.layers.strategy.search.precision import not_built
 from kuangchao_operator.layers.strategy.search.rank import Scored
 from kuangchao_operator.layers.strategy.search.reasons import Reasons
@@ -32,7 +35,7 @@ def replan(previous: ParallelPlan, request: PlanRequest, known: Knowledge) -> Pl
 
     The peak is compared with what the model alone estimates: the figures of `previous` may be corrected already.
     """
-    broken = laws.violated(request)
+    broken = _violated(request, known)
     if broken is not None:
         return PlanOutcome(infeasible=broken)
     setting = setting_of(previous, request)
@@ -49,7 +52,7 @@ def replan(previous: ParallelPlan, request: PlanRequest, known: Knowledge) -> Pl
 
 
 def _plan(request: PlanRequest, known: Knowledge, evidence: Evidence | None) -> PlanOutcome:
-    broken = laws.violated(request)
+    broken = _violated(request, known)
     if broken is not None:
         return PlanOutcome(infeasible=broken)
     tried = _sized(trial(request, known, evidence))
@@ -60,6 +63,10 @@ def _plan(request: PlanRequest, known: Knowledge, evidence: Evidence | None) -> 
     if best is None:
         return PlanOutcome(infeasible=rescue(tried))
     return PlanOutcome(plan=_explained(tried, best, request.content_hash()))
+
+
+def _violated(request: PlanRequest, known: Knowledge) -> Infeasible | None:
+    return laws.violated(request, partial(possible, known=known))
 
 
 def _explained(tried: Trial, best: Scored, digest: str) -> ParallelPlan:

@@ -22,12 +22,15 @@ from kuangchao_operator.layers.strategy.sizes import Broken
 Law = Callable[[PlanRequest], Broken | None]
 
 
-def violated(request: PlanRequest) -> Infeasible | None:
-    """The first law that the request breaks, with the nearest legal value."""
+def violated(request: PlanRequest, possible: Callable[[PlanRequest], bool] = lambda _: True) -> Infeasible | None:
+    """The first law that the request breaks, with the nearest legal value.
+
+    `possible` says whether any layout of a request that breaks no law keeps those of layouts: for whoever can search.
+    """
     found = next(faults(request), None)
     if found is None:
         return None
-    way = mended(found, asked(request, faults))
+    way = mended(found, asked(request, faults, possible))
     closed = found.field.removeprefix("parallelism.") in NEUTRAL.keys() - open_axes(request)
     return refused(
         reason="Infeasible" if way.field == "training.globalBatch" else found.reason,

@@ -5,6 +5,7 @@ Fields are named by their path in a manifest's spec. It decides nothing: laws do
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from math import lcm
 from typing import Any, Final
 
@@ -24,12 +25,15 @@ USUAL_LENGTHS: Final = (4096, 2048, 1024, 512)
 """Lengths of a sequence to name where a job has none and its model says none."""
 
 
-def asked(request: PlanRequest, faults: Callable[[PlanRequest], Iterator[Broken]]) -> Asked:
-    """What values are tried on: the whole request, by these laws."""
+def asked(
+    request: PlanRequest, faults: Callable[[PlanRequest], Iterator[Broken]], possible: Callable[[PlanRequest], bool]
+) -> Asked:
+    """What values are tried on: the whole request, by these laws, and whether any layout keeps them all."""
     return Asked(
         value=partial(value, request),
-        values=partial(_values, request),
+        values=partial(choices, request),
         blamed=lambda field, other: (one.field for one in faults(changed(request, field, other))),
+        possible=lambda field, other: possible(changed(request, field, other)),
     )
 
 
@@ -56,7 +60,7 @@ def _put(whole: Any, names: tuple[str, ...], other: object) -> Any:
     return whole.replace(**{first: _put(getattr(whole, first), tuple(rest), other) if rest else other})
 
 
-def _values(request: PlanRequest, field: str) -> Iterable[object]:
+def choices(request: PlanRequest, field: str) -> Iterable[object]:
     """Values that a field may have, those that are no numbers in order of preference."""
     group, _, name = field.partition(".")
     sizes = pinned_sizes(request, open_axes(request))
@@ -92,5 +96,6 @@ def _lengths(request: PlanRequest) -> Iterator[int]:
     context, tensor = wish.context or 1, (wish.tensor or 1) if wish.sequence else 1
     unit = lcm(2 * context if context > 1 else 1, tensor * context)
     if given is not None:
-        return around(min(given, *known), unit, MOST_SIZE)
+        most = min(given, *known)
+        return chain(*(around(most, step, MOST_SIZE) for step in (1, unit)))
     return iter((*known, *USUAL_LENGTHS, unit))

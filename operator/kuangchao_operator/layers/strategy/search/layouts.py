@@ -99,8 +99,8 @@ def _context(space: Space, taken: int) -> tuple[int, ...]:
 
 def _pipeline(space: Space, taken: int) -> tuple[int, ...]:
     rest = space.world // taken
-    found = tuple(size for size in divisors(rest)[::-1] if size <= space.model.layers)
-    return tuple(size for size in space.options("pipeline", found) if rest % size == 0 and size <= space.model.layers)
+    found = tuple(size for size in divisors(rest)[::-1] if size <= space.pieces)
+    return tuple(size for size in space.options("pipeline", found) if rest % size == 0 and size <= space.pieces)
 
 
 def _experts(space: Space, tensor: int, ranks: int) -> Iterator[tuple[int, int]]:

@@ -3,18 +3,21 @@
 A value is named only after it was put in and searched with, so that whoever takes the advice has a plan.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import PlanRequest
 from kuangchao_operator.layers.strategy import laws
+from kuangchao_operator.layers.strategy.combination import whole_groups
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
-from kuangchao_operator.layers.strategy.nearest import written
+from kuangchao_operator.layers.strategy.nearest import neighbours, written
 from kuangchao_operator.layers.strategy.numbers import divisors
-from kuangchao_operator.layers.strategy.rewrite import asked, changed
+from kuangchao_operator.layers.strategy.rewrite import changed, choices
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.plans import member
+from kuangchao_operator.layers.strategy.search.possible import possible
 from kuangchao_operator.layers.strategy.search.trial import Trial
 
 PINS: Final = (
@@ -32,6 +35,8 @@ PINS: Final = (
     "stageLayers",
 )
 """Pins in the order in which a user would rather give them up."""
+MOST_DEVICES: Final = 1_048_576
+"""More than these no request can ask for, nor a pool have nodes."""
 MOST_TRIED: Final = 6
 """Values next to a pin that are searched with on either side; what the best plan without the pin has comes last."""
 
@@ -40,8 +45,10 @@ class Way(NamedTuple):
     """One way out: the field to change, what it is now and should be, and words for it."""
 
     field: str
-    value: str
-    nearest: str
+    value: str | None
+    """None: it has none now."""
+    nearest: str | None
+    """None: what would do is not there, as devices that the pool does not have."""
     words: str
 
 
@@ -50,14 +57,33 @@ def loosened(tried: Trial) -> Way | None:
     for name in _pins(tried.request):
         found = _best(tried.again(_put(tried.request, name, None)))
         if found is not None:
-            return _way(tried, name, written(member(found, name)))
+            return _way(tried, name, written(member(found, name)), lambda wish: fits(tried, wish))
     return None
+
+
+def kept(tried: Trial) -> Way | None:
+    """A pin with another value with which some layout keeps every law, whether it fits or not."""
+    for name in _pins(tried.request):
+        if possible(_put(tried.request, name, None), tried.known):
+            return _way(tried, name, "none", lambda wish: possible(wish, tried.known))
+    return None
+
+
+def beyond_island(tried: Trial, does: Callable[[PlanRequest], bool]) -> Way | None:
+    """The least tensor size that only a pin opens, since its groups leave the island of fast links, and that does."""
+    space, field = tried.search.space, _field("tensor")
+    if "tensor" in space.pins:
+        return None
+    sizes = (n for n in reversed(divisors(space.world)) if not whole_groups(n, space.island, space.per_pod))
+    found = next((n for n in sizes if does(changed(tried.request, field, n))), None)
+    words = f"{field} {found}, whose groups leave the island of fast links"
+    return None if found is None else Way(field, None, str(found), words)
 
 
 def share_that_fits(tried: Trial, closest: Closest) -> Way | None:
     """The most samples that a command may take at a time, its share of the batch being whole passes."""
     share, field = closest.setting.micro_batch, _field("microBatch")
-    found = next(iter(_first(tried, field, divisors(share)[1:])), None)
+    found = next((n for n in divisors(share)[1:] if fits(tried, changed(tried.request, field, n))), None)
     return None if found is None else Way(field, str(share), str(found), f"{field} {found}")
 
 
@@ -67,30 +93,42 @@ def _pins(request: PlanRequest) -> Iterator[str]:
     return (name for name in PINS if name in given and laws.lawful(_put(request, name, None)))
 
 
-def _way(tried: Trial, name: str, best: str) -> Way:
-    """The nearest values on either side with which something fits, or the best plan's."""
+def _way(tried: Trial, name: str, best: str, does: Callable[[PlanRequest], bool]) -> Way:
+    """The nearest values on either side that do, or the best plan's."""
     field, given = _field(name), tried.request.parallelism.wire()[name]
     numbers = isinstance(given, int) and not isinstance(given, bool)
-    found = _neighbours(tried, field, given) if numbers else ()
+    found = _neighbours(tried, field, given, does) if numbers else ()
     nearest = " or ".join(map(str, found)) or best
     return Way(field, _written(given), nearest, f"{field} {nearest}")
 
 
-def _neighbours(tried: Trial, field: str, given: int) -> tuple[int, ...]:
+def _neighbours(tried: Trial, field: str, given: int, does: Callable[[PlanRequest], bool]) -> Iterable[int]:
+    """The first number on either side that does, of those that no law forbids."""
     request = tried.request
-    numbers = sorted({n for n in asked(request, laws.faults).values(field) if isinstance(n, int)})
-    sides = ([n for n in reversed(numbers) if n < given], [n for n in numbers if n > given])
-    lawful = ((n for n in side if laws.lawful(changed(request, field, n))) for side in sides)
-    return tuple(n for side in lawful for n in _first(tried, field, islice(side, MOST_TRIED)))
+    for side in neighbours(given, (n for n in choices(request, field) if isinstance(n, int))):
+        lawful = (n for n in side if laws.lawful(changed(request, field, n)))
+        yield from islice((n for n in islice(lawful, MOST_TRIED) if does(changed(request, field, n))), 1)
 
 
-def _first(tried: Trial, field: str, numbers: Iterable[int]) -> Iterable[int]:
-    """The first of these numbers with which something fits, if there is one."""
-    return islice((n for n in numbers if _feasible(tried, changed(tried.request, field, n))), 1)
-
-
-def _feasible(tried: Trial, request: PlanRequest) -> bool:
+def fits(tried: Trial, request: PlanRequest) -> bool:
+    """Whether a request breaks no law and something fits."""
     return laws.lawful(request) and tried.again(request).search.feasible()
+
+
+def resized(tried: Trial, devices: int) -> PlanRequest:
+    """The request with so many devices: those of the pool, or were there as many of the same kind."""
+    shapes = tried.request.shapes
+    if devices > laws.capacity(tried.request):
+        nodes = min(MOST_DEVICES, -(-devices // tried.shape.per_node) * 2)
+        shapes = (tried.shape.replace(nodes=nodes),)
+    parallelism = tried.request.parallelism.replace(objective=Objective.TIME)
+    return tried.request.replace(devices=devices, shapes=shapes, parallelism=parallelism)
+
+
+def beyond_pool(request: PlanRequest, count: int) -> str:
+    """Words for a number of devices that the pool does not have."""
+    most = laws.capacity(request)
+    return "" if count <= most else f" (the pool has {most} for pods of {request.per_pod})"
 
 
 def _best(tried: Trial) -> Setting | None:

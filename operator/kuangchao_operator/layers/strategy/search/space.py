@@ -54,6 +54,12 @@ class Space(NamedTuple):
         """Whether the model has layers that can be cut, and so a time that can be computed."""
         return self.known and self.measured is None
 
+    @property
+    def pieces(self) -> int:
+        """Most runs of layers that a pipeline can be cut into: those that a pinned list names, among which both ends
+        may have none, or else one for each layer."""
+        return len(self.pins.get("stageLayers", ())) or self.model.layers
+
     def options(self, name: str, found: tuple[Any, ...]) -> tuple[Any, ...]:
         """The pinned value of an axis, or else what was found for it and may be used."""
         if name in self.pins:

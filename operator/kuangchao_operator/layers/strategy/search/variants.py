@@ -75,11 +75,13 @@ def mildest(space: Space, order: Setting) -> Setting:
     return saved(order, shardings(space, order)[0], depths(space, order)[0])
 
 
-def fastest(space: Space, order: Setting) -> Setting:
-    """What is best by time if memory is no matter: nothing recomputed, the optimizer's work shared where it can be."""
+def fastest(space: Space, order: Setting) -> tuple[Setting, ...]:
+    """Among which the best by time is if memory is no matter: nothing recomputed, and nothing sharded or the mildest
+    kind that shares the work of the update; if that is the optimizer alone, it is no worse than none.
+    """
     kinds = shardings(space, order)
-    kind = Sharding.OPTIMIZER if Sharding.OPTIMIZER in kinds else kinds[0]
-    return saved(order, kind, depths(space, order)[0])
+    near = (Sharding.OPTIMIZER,) if Sharding.OPTIMIZER in kinds else kinds[: 2 if kinds[0] is Sharding.NONE else 1]
+    return tuple(saved(order, kind, depths(space, order)[0]) for kind in near)
 
 
 def lightest(space: Space, order: Setting) -> Iterator[Setting]:
@@ -135,12 +137,12 @@ def saved(setting: Setting, kind: Sharding, depth: Recompute) -> Setting:
 
 
 def _chunks(space: Space, sketch: Sketch, schedule: Schedule) -> tuple[int, ...]:
-    layers, pipeline = space.model.layers, sketch.layout.pipeline
+    pieces, pipeline = space.pieces, sketch.layout.pipeline
     if schedule is Schedule.ZERO_BUBBLE_V:
-        return tuple(v for v in space.options("virtualStages", (2,)) if v == 2 and layers >= 2 * pipeline)
+        return tuple(v for v in space.options("virtualStages", (2,)) if v == 2 and pieces >= 2 * pipeline)
     if schedule is not Schedule.INTERLEAVED:
         return tuple(v for v in space.options("virtualStages", (1,)) if v == 1)
-    most = layers // pipeline
+    most = pieces // pipeline
     found = tuple(v for v in range(2, min(most, MOST_CHUNKS) + 1) if most % v == 0)
     found = found or tuple(v for v in (2, 4, 8) if v <= most)
     return tuple(v for v in space.options("virtualStages", found) if 1 < v <= most)
