@@ -75,13 +75,11 @@ def mildest(space: Space, order: Setting) -> Setting:
     return saved(order, shardings(space, order)[0], depths(space, order)[0])
 
 
-def fastest(space: Space, order: Setting) -> tuple[Setting, ...]:
-    """Among which the best by time is if memory is no matter: nothing recomputed, and nothing sharded or the mildest
-    kind that shares the work of the update; if that is the optimizer alone, it is no worse than none.
-    """
+def fastest(space: Space, order: Setting) -> Setting:
+    """What is best by time if memory is no matter: nothing recomputed, the optimizer's work shared where it can be."""
     kinds = shardings(space, order)
-    near = (Sharding.OPTIMIZER,) if Sharding.OPTIMIZER in kinds else kinds[: 2 if kinds[0] is Sharding.NONE else 1]
-    return tuple(saved(order, kind, depths(space, order)[0]) for kind in near)
+    kind = Sharding.OPTIMIZER if Sharding.OPTIMIZER in kinds else kinds[0]
+    return saved(order, kind, depths(space, order)[0])
 
 
 def lightest(space: Space, order: Setting) -> Iterator[Setting]:
