@@ -110,6 +110,14 @@ def test_a_measured_model_is_not_told_of_layers() -> None:
     assert "dp16 (globalBatch=7 cannot be split evenly over 16 data-parallel ranks" in why.message
 
 
+def test_where_no_single_change_would_do_the_pin_that_is_wrong_is_named() -> None:
+    """Nothing of a measured model is divided, and no number of pods of six shares a batch of four."""
+    why = refused(ask(6, 6, 4, shape=H100.replace(nodes=1), model=MeasuredModel(parameters=10**8), sequence=True))
+    assert (why.field, why.value, why.nearest) == ("parallelism.sequence", "true", None)
+    assert why.message.startswith("parallelism.sequence=true: no split of the model over 6 devices")
+    assert "with none is there a split" in why.message
+
+
 def test_the_law_that_closes_it_is_named_with_the_field_to_change() -> None:
     """Two divide the batch of four, and eight ranks; an ffn of odd width stands in the way."""
     request = ask(8, 8, 4, length=512, model=QWEN.replace(ffn=13, layers=1), microBatch=1, data=4)

@@ -53,7 +53,7 @@ def no_layout(tried: Trial) -> Infeasible:
     """The refusal, with the nearest change that would do."""
     space, near = tried.search.space, nearly(tried.search.space)
     way, ending = _way(tried, near)
-    field, was = ("devices.count", str(space.world)) if way is None else (way.field, way.value)
+    field, was = _blamed(tried, near) if way is None else (way.field, way.value)
     sizes = [] if field == "training.globalBatch" else [f"training.globalBatch={space.global_batch}"]
     sizes += [f"{space.model.layers} layers and {space.model.heads} heads"] if space.shaped else []
     has = f" with {', '.join(sizes)}" if sizes else ""
@@ -83,6 +83,15 @@ def _way(tried: Trial, near: Iterable[Nearly]) -> tuple[Way | None, str]:
         if way is not None:
             return way, f"nearest legal {way.words}{said}"
     return None, NONE
+
+
+def _blamed(tried: Trial, near: Iterable[Nearly]) -> tuple[str, str | None]:
+    """Where no change of one field would do: the pin that the closest divisions find wrong, or else the devices."""
+    pins = given(tried.request.parallelism)
+    name = next((fault.field for one in near for fault in one.broken if fault.field in pins), None)
+    if name is None:
+        return "devices.count", str(tried.request.devices)
+    return f"parallelism.{name}", as_written(pins[name])
 
 
 def _changed(tried: Trial, near: Iterable[Nearly], does: Does) -> Way | None:
