@@ -95,7 +95,7 @@ def flip(path: Path, place: int) -> None:
 
 def config_map(name: str, key: str, namespace: str = RELEASE_NAMESPACE) -> str:
     """One value of a ConfigMap."""
-    found = get("configmap", name, namespace)
+    found = get("configmaps", name, namespace)
     assert found is not None, name
     return str(found.get("data", {})[key])
 

@@ -1,5 +1,6 @@
 """Driver of the embedded cluster for e2e tests: kubectl as JSON, our CLI, node faults, files on the shared volume."""
 
+import functools
 import json
 import os
 import re
@@ -7,8 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
+
+from kubernetes import client, config
 
 from kuangchao_contracts import names
 
@@ -19,6 +23,10 @@ VOLUMES = Path(os.environ.get("KC_ROOT", "/var/lib/kuangchao")) / "volumes"
 RELEASE_NAMESPACE = "kuangchao-system"
 PATIENCE = 600.0
 """Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
+A_COMMAND = 2.0
+"""Seconds between two questions that take a program of ours, which uses a core for a second."""
+JSON = "application/json"
+OWN_KINDS = frozenset({"trainingjobs", "parallelplans", "resourcepools"})
 JWT = re.compile(r"eyJ[\w-]+\.eyJ")
 """Head and payload of a token."""
 KILL_RANK = """
@@ -73,15 +81,36 @@ def audit(*filters: str) -> list[dict[str, Any]]:
     return list(answer["records"])
 
 
-def get(kind: str, name: str, namespace: str) -> dict[str, Any] | None:
+@functools.cache
+def _api() -> client.ApiClient:
+    """A client of the cluster's API server, who is its administrator. Looking is what these tests do most."""
+    return config.new_client_from_config(kc("kubeconfig").strip())
+
+
+def _read(kind: str, namespace: str, name: str = "", **query: str) -> dict[str, Any] | None:
+    """What the API server answers; None where there is no such object."""
+    prefix = "/apis/kuangchao.io/v1alpha1" if kind in OWN_KINDS else "/api/v1"
+    place = "" if kind == "nodes" else f"/namespaces/{namespace}"
+    path = f"{prefix}{place}/{kind}" + (f"/{name}" if name else "")
+    asked = _api().param_serialize("GET", path, query_params=list(query.items()), header_params={"Accept": JSON})
+    answer = _api().call_api(*asked, _request_timeout=PATIENCE)
+    body = answer.read()
+    if name and answer.status == HTTPStatus.NOT_FOUND:
+        return None
+    assert answer.status == HTTPStatus.OK, f"{path}: {answer.status} {body[:500]!r}"
+    return dict(json.loads(body))
+
+
+def get(kind: str, name: str, namespace: str = "") -> dict[str, Any] | None:
     """One object, or None."""
-    text = kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
-    return json.loads(text) if text.strip() else None
+    return _read(kind, namespace, name)
 
 
 def items(kind: str, namespace: str, selector: str = "") -> list[dict[str, Any]]:
     """All objects of a kind in a namespace."""
-    return list(json.loads(kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json"))["items"])
+    found = _read(kind, namespace, labelSelector=selector)
+    assert found is not None, kind
+    return list(found["items"])
 
 
 def eventually(probe: Callable[[], T | None], what: object, every: float = 0.5) -> T:
@@ -112,7 +141,7 @@ class Job:
 
     def object(self) -> dict[str, Any]:
         """The object; it must exist."""
-        found = get("trainingjob", self.name, self.namespace)
+        found = get("trainingjobs", self.name, self.namespace)
         assert found is not None, f"{self.name} is gone"
         return found
 
@@ -176,6 +205,6 @@ class Job:
         kubectl(
             "delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=false", *self.by
         )
-        eventually(lambda: get("trainingjob", self.name, self.namespace) is None, f"{self.name} deleted")
+        eventually(lambda: get("trainingjobs", self.name, self.namespace) is None, f"{self.name} deleted")
         for kind in ("pods", "secrets", "services", "parallelplans"):
             eventually(lambda k=kind: not items(k, self.namespace, f"kuangchao.io/job={self.name}"), f"{kind} gone")

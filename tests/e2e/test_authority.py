@@ -28,6 +28,7 @@ from tests.e2e.authority import (
     write_policy,
 )
 from tests.e2e.cluster import (
+    A_COMMAND,
     JWT,
     KILL_RANK,
     RELEASE_NAMESPACE,
@@ -190,7 +191,7 @@ def one_record_is_proved(stored: dict[str, Any], keys: Path, proof: Path) -> Non
 
 def copied_store(target: Path) -> Path:
     """A copy of the operator's store, each day as of one moment."""
-    claim = get("pvc", "kuangchao-state", RELEASE_NAMESPACE)
+    claim = get("persistentvolumeclaims", "kuangchao-state", RELEASE_NAMESPACE)
     assert claim is not None
     source = VOLUMES / claim["spec"]["volumeName"] / "audit"
     target.mkdir()
@@ -277,7 +278,7 @@ def a_new_lease_replaces_one_that_is_taken_back(job: WalkingJob, pod: str) -> No
     before = exchanges(job).count(pod)
     kuangchao("token", "revoke", "--jti", lease)
     try:
-        eventually(lambda: exchanges(job).count(pod) > before, f"{pod} has exchanged again")
+        eventually(lambda: exchanges(job).count(pod) > before, f"{pod} has exchanged again", A_COMMAND)
     finally:
         kuangchao("token", "restore", "--jti", lease)
 
@@ -329,7 +330,7 @@ def test_people_do_what_the_job_lets_them(people: None, apply: Callable[..., Job
     kubectl(*suspend, "-n", NAMESPACE, "--as=kolya")
     job.wait_phase("Suspended")
     acts = {("acting as sam", "deny"), ("acting as vera", "deny"), ("acting as kolya", "allow")}
-    eventually(lambda: acts <= recorded_acts(job), "who did it is on record")
+    eventually(lambda: acts <= recorded_acts(job), "who did it is on record", A_COMMAND)
 
 
 def refused_as(person: str, *args: str, stdin: str | None = None) -> str:
@@ -373,20 +374,20 @@ def test_a_right_is_taken_away_and_given_back_while_a_job_trains(walk: Walk, ref
     job.wait_commit_after(0)
     with policy_kept():
         write_policy(NO_COMMITS.format(rule=rule), "security-officer")
-        eventually(lambda: refused_commits(job), "a commit is refused")
+        eventually(lambda: refused_commits(job), "a commit is refused", A_COMMAND)
         kept = job.newest()
-        eventually(lambda: reload_with(f"added {rule};"), "the reload is on record")
+        eventually(lambda: reload_with(f"added {rule};"), "the reload is on record", A_COMMAND)
         assert "; by security-officer at " in reload_with(f"added {rule};")
         write_policy(BROKEN.format(operation=operation), "somebody")
         eventually(lambda: any(operation in event for event in stale_events()), "PolicyStale is told")
         assert metric("kuangchao_policy_stale") == 1
         before = refused_commits(job)
-        eventually(lambda: refused_commits(job) > before, "the policy before it is in force")
+        eventually(lambda: refused_commits(job) > before, "the policy before it is in force", A_COMMAND)
         assert job.newest() == kept
         assert not any(operation in text for text in reloads())
     job.wait_commit_after(kept)
     assert metric("kuangchao_policy_stale") == 0
-    eventually(lambda: reload_with(f"removed {rule};"), "the way back is on record")
+    eventually(lambda: reload_with(f"removed {rule};"), "the way back is on record", A_COMMAND)
     no_token_is_shown()
     status = job.finish(reference)
     assert (status["attempt"], status["restarts"]) == (1, 0), "training went on"

@@ -14,7 +14,7 @@ LONG = {"training": {"steps": STEPS, "seed": 11, "globalBatch": 64}, "checkpoint
 
 def ready(node: str) -> bool:
     """Whether a node says that it is."""
-    found = get("node", node, "default") or {"status": {}}
+    found = get("nodes", node) or {"status": {}}
     return any(c["type"] == "Ready" and c["status"] == "True" for c in found["status"].get("conditions", ()))
 
 

@@ -63,7 +63,7 @@ def test_delete_in_any_state(apply, manifest, moment: str) -> None:
     later = order[order.index(moment) :]
     eventually(lambda: job.status().get("phase") in later, moment, 0.05)
     job.delete()
-    assert get("trainingjob", job.name, NAMESPACE) is None
+    assert get("trainingjobs", job.name, NAMESPACE) is None
 
 
 def test_helm_test_passes(cluster) -> None:

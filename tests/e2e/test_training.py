@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.authority import WalkingJob
-from tests.e2e.cluster import JWT, RELEASE_NAMESPACE, audit, eventually, get, items, kubectl
+from tests.e2e.cluster import A_COMMAND, JWT, RELEASE_NAMESPACE, audit, eventually, get, items, kubectl
 from tests.e2e.conftest import NAMESPACE, build, user_code_mounted
 
 WALK = {
@@ -57,7 +57,7 @@ def test_digits_trains_on_two_nodes(apply, manifest) -> None:
 def check_audit(created: str) -> None:
     """Every control call of the run is there, each intent with exactly one true result, and the person behind it."""
     # what the API server tells comes in batches
-    records = eventually(lambda: records_with_author(created), "the person is named")
+    records = eventually(lambda: records_with_author(created), "the person is named", A_COMMAND)
     records = [r for r in records if not r["op"].startswith("kubernetes.")]
     ops = Counter(r["op"] for r in records if r["stage"] == "result" and r["decision"] == "allow")
     assert ops["strategy.plan"] >= 1
@@ -119,7 +119,7 @@ def test_torchrun_style_script_runs_unmodified(apply, manifest) -> None:
     job.wait_phase("Complete")
     assert job.condition("Unmanaged")["status"] == "True"
     assert job.status()["progressText"] == "20/20", "the script says how many steps it has"
-    assert get("trainingjob", "script", NAMESPACE) is not None
+    assert get("trainingjobs", "script", NAMESPACE) is not None
 
 
 def test_tokens_are_renewed_while_the_job_runs(walking: WalkingJob) -> None:
