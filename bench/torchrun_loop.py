@@ -7,6 +7,7 @@ a careful person writes: it tells its losses every ten steps, and torch does not
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -77,3 +78,6 @@ def shares(size: int, batch: int, rank: int, world: int) -> Iterator[torch.Tenso
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    # torch leaves threads behind that nobody joins, and now and then aborts the process for it; ours ends so too
+    os._exit(0)
