@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kuangchao_worker.layers.state.handing import Share
 from kuangchao_worker.layers.state.marks import MADE_BY
+from kuangchao_worker.layers.state.operators import arguments, writes
 
 log = logging.getLogger(__name__)
 LEAST_BYTES: Final = 4_096
@@ -111,12 +112,9 @@ class _Making(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     def _given(self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[set[int], set[int]]:
         """Storages that an operation reads, and those that it writes to."""
         read, written = set[int](), set[int]()
-        arguments = func._schema.arguments  # noqa: SLF001 - its only description
-        given = [*zip(arguments, args, strict=False), *((a, named[a.name]) for a in arguments if a.name in named)]
-        for argument, value in given:
-            writes = argument.alias_info is not None and argument.alias_info.is_write
+        for argument, value in arguments(func, args, named):
             found = {self.number(leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)}
-            (written if writes else read).update(found)
+            (written if writes(argument) else read).update(found)
         return read, written
 
     def _placed(self, tensor: torch.Tensor, before: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from kuangchao_contracts.errors import UnleasedWriteError
+from kuangchao_worker.layers.state.operators import arguments, writes
 
 
 class ReadOnly(torch.Tensor):
@@ -37,9 +38,9 @@ class ReadOnly(torch.Tensor):
         """Raises UnleasedWriteError for an operation that would write to one of these."""
         del types
         named = dict(kwargs or {})
-        given = _given(func, args, named)
+        given = arguments(func, args, named)
         for argument, value in given:
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, cls):
+            if writes(argument) and isinstance(value, cls):
                 raise UnleasedWriteError(
                     f"{func} would write to a snapshot of the weights, which others read: clone it"
                 )
@@ -60,8 +61,3 @@ class ReadOnly(torch.Tensor):
 def bare(tensor: torch.Tensor) -> torch.Tensor:
     """What it shows; a plain tensor as it is."""
     return tensor._shown if isinstance(tensor, ReadOnly) else tensor  # noqa: SLF001 - same module
-
-
-def _given(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    arguments = func._schema.arguments  # noqa: SLF001 - its only description
-    return [*zip(arguments, args, strict=False), *((a, named[a.name]) for a in arguments if a.name in named)]
