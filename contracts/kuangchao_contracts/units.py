@@ -57,12 +57,7 @@ def _ceil(value: Decimal) -> int:
 
 def human_bytes(count: int) -> str:
     """Bytes for people, in binary units with one decimal: 1536 -> "1.5 KiB"."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
+    return _decimal(count, 1)
 
 
 def least_bytes(count: int) -> str:
@@ -77,12 +72,16 @@ def most_bytes(count: int) -> str:
 
 def hundredths(count: int) -> str:
     """The same with two decimals: beside sums of what has one, which it cannot contradict."""
+    return _decimal(count, 2)
+
+
+def _decimal(count: int, places: int) -> str:
     power = _power(count)
-    return f"{count / 1024**power:.2f} {_UNITS[power]}" if power else f"{count} B"
+    return f"{count / 1024**power:.{places}f} {_UNITS[power]}" if power else f"{count} B"
 
 
 def _power(count: int) -> int:
-    return next(power for power in range(5) if count < 1024 ** (power + 1) or power == 4)
+    return next(n for n in range(len(_UNITS)) if abs(count) < 1024 ** (n + 1) or n == len(_UNITS) - 1)
 
 
 def _tenths(count: int, sign: int) -> str:
