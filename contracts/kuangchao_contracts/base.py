@@ -11,6 +11,8 @@ from pydantic_core import PydanticKnownError
 Name = Annotated[str, Field(max_length=253, min_length=1)]
 ShortText = Annotated[str, Field(max_length=256)]
 Text = Annotated[str, Field(max_length=1024)]
+MOST_COUNT: Final = 1_048_576
+"""The most of anything that is counted: devices, layers, ranks of a group, a model's widths."""
 MOST_INT64: Final = 2**63 - 1
 """The API server takes no larger number: schemas of kinds say so by the format, int64."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kuangchao_contracts.base import Contract
+from kuangchao_contracts.base import MOST_COUNT, Contract
 
 Rate = Annotated[int, Field(ge=1, le=10**15)]
 Nanoseconds = Annotated[int, Field(ge=0, le=10**12)]
@@ -20,7 +20,7 @@ class Fabric(Contract):
     between pairs), the whole node (a switch), or larger (a rack with one switch).
     """
 
-    island: Annotated[int, Field(ge=1, le=1_048_576)] = 1
+    island: Annotated[int, Field(ge=1, le=MOST_COUNT)] = 1
     """Devices that reach each other without crossing the host's processors; 1: there are no islands."""
     island_bytes_per_second: Rate | None = None
     """Of one device towards its island."""

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from kuangchao_contracts.base import Contract, ShortText
+from kuangchao_contracts.base import MOST_COUNT, Contract, ShortText
 
-Size = Annotated[int, Field(ge=1, le=1_048_576)]
+Size = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 Micros = Annotated[int, Field(ge=0)]
 Ppm = Annotated[int, Field(ge=0, le=1_000_000)]
 Utilisation = Annotated[int, Field(ge=0)]

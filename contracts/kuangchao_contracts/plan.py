@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from kuangchao_contracts import planwords
-from kuangchao_contracts.base import INT64, Contract, ShortText, Text, canonical_json
+from kuangchao_contracts.base import INT64, MOST_COUNT, Contract, ShortText, Text, canonical_json
 from kuangchao_contracts.fabric import Fabric
 from kuangchao_contracts.parallel import (
     Locality,
@@ -21,9 +21,9 @@ from kuangchao_contracts.parallel import (
 )
 from kuangchao_contracts.rules import TaskRule
 
-Count = Annotated[int, Field(ge=1, le=1_048_576)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 Bytes = Annotated[int, Field(ge=0)]
-StageLayers = Annotated[tuple[Annotated[int, Field(ge=0, le=1_048_576)], ...], Field(max_length=1024)]
+StageLayers = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST_COUNT)], ...], Field(max_length=1024)]
 
 
 def _empty(value: object) -> bool:
@@ -118,8 +118,8 @@ class Experts(Contract):
     count: Count
     per_token: Count
     ffn: Count
-    shared_ffn: Annotated[int, Field(ge=0, le=1_048_576)] = 0
-    dense_layers: Annotated[int, Field(ge=0, le=1_048_576)] = 0
+    shared_ffn: Annotated[int, Field(ge=0, le=MOST_COUNT)] = 0
+    dense_layers: Annotated[int, Field(ge=0, le=MOST_COUNT)] = 0
     every: Count = 1
 
 
@@ -161,7 +161,7 @@ class TransformerModel(Contract):
     experts: Experts | None = None
     latent_attention: LatentAttention | None = None
     adapter: Adapter | None = None
-    frozen_layers: Annotated[int, Field(ge=0, le=1_048_576)] = 0
+    frozen_layers: Annotated[int, Field(ge=0, le=MOST_COUNT)] = 0
 
 
 ModelDescriptor = Annotated[MeasuredModel | TransformerModel, Field(discriminator="kind")]
@@ -358,7 +358,7 @@ class ParallelPlan(Contract):
     stage_layers: Annotated[StageLayers, Field(exclude_if=_empty)] = ()
     """Layers of each virtual stage in order; empty: as even as can be."""
     expert_tensor: Annotated[Count, Field(exclude_if=_is_one)] = 1
-    shard_ranks: Annotated[int, Field(ge=0, le=1_048_576, exclude_if=_empty)] = 0
+    shard_ranks: Annotated[int, Field(ge=0, le=MOST_COUNT, exclude_if=_empty)] = 0
     """Ranks over which a sharded state is divided; 0: all of data x context."""
     objective: Annotated[Objective, Field(exclude_if=_is_time)] = Objective.TIME
     step: StepEstimate | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from kuangchao_contracts.api.meta import Column, Conditions, CustomObject, rules
-from kuangchao_contracts.base import Contract, ShortText
+from kuangchao_contracts.base import MOST_COUNT, Contract, ShortText
 from kuangchao_contracts.descriptor import DeviceKind
 
 Quantity = Annotated[str, Field(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]
@@ -41,7 +41,7 @@ class ResourcePoolSpec(Contract):
     device_type: DeviceKind = DeviceKind.CPU
     cpu_per_device: Quantity = "1"
     memory_per_device: Quantity | None = None
-    quota: Annotated[int, Field(ge=0, le=1_048_576)] | None = None
+    quota: Annotated[int, Field(ge=0, le=MOST_COUNT)] | None = None
     debug_share_percent: Annotated[int, Field(ge=0, le=20)] = 20
     queueing: Queueing = Queueing.BEST_EFFORT
     bandwidth_per_node: Quantity | None = None

@@ -59,7 +59,7 @@ def _plan(request: PlanRequest, known: Knowledge, evidence: Evidence | None) -> 
     refused = not_built(tried) or unmeasured(tried)
     if refused is not None:
         return PlanOutcome(infeasible=refused)
-    best = next(tried.search.ranked(), None)
+    best = tried.best()
     if best is None:
         return PlanOutcome(infeasible=rescue(tried))
     return PlanOutcome(plan=_explained(tried, best, request.content_hash()))

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_snake
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.plan import PlanRequest, TransformerModel
 from kuangchao_operator.layers.strategy.nearest import Asked
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.pins import pinned_sizes
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, open_axes
 from kuangchao_operator.layers.strategy.sizes import Broken
-from kuangchao_operator.layers.strategy.values import MOST_SIZE, around, counts, values
+from kuangchao_operator.layers.strategy.values import around, counts, values
 
 _MEMBERS: Final = {"devices.count": "devices", "devices.perPod": "per_pod"}
 """Where a request has what stands elsewhere in a manifest."""
@@ -66,7 +67,7 @@ def choices(request: PlanRequest, field: str) -> Iterable[object]:
     sizes = pinned_sizes(request, open_axes(request))
     if field == "devices.count":
         most = sum(shape.per_node * shape.nodes for shape in request.shapes)
-        return counts(sizes, request.per_pod, min(most, MOST_SIZE))
+        return counts(sizes, request.per_pod, min(most, MOST_COUNT))
     if field == "devices.perPod":
         return (*divisors(request.devices), *(shape.per_node for shape in request.shapes))
     if field == "training.sequenceLength":
@@ -83,7 +84,7 @@ def _of_model(model: object, name: str) -> Iterable[int]:
     found: dict[str, Callable[[], Iterable[int]]] = {
         "heads": lambda: divisors(model.hidden),
         "kvHeads": lambda: divisors(model.heads),
-        "hidden": lambda: around(model.hidden, model.heads, MOST_SIZE),
+        "hidden": lambda: around(model.hidden, model.heads, MOST_COUNT),
     }
     return found[name]() if name in found else ()
 
@@ -97,5 +98,5 @@ def _lengths(request: PlanRequest) -> Iterator[int]:
     unit = lcm(2 * context if context > 1 else 1, tensor * context)
     if given is not None:
         most = min(given, *known)
-        return chain(*(around(most, step, MOST_SIZE) for step in (1, unit)))
+        return chain(*(around(most, step, MOST_COUNT) for step in (1, unit)))
     return iter((*known, *USUAL_LENGTHS, unit))

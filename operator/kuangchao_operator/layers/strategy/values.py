@@ -8,6 +8,7 @@ from itertools import chain
 from math import lcm, prod
 from typing import Final
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_operator.layers.strategy.footprint.layout import ImpossibleLayoutError, even
 from kuangchao_operator.layers.strategy.numbers import divisors
@@ -16,8 +17,6 @@ from kuangchao_operator.layers.strategy.staging import ENDS
 
 MOST_TRIED: Final = 32
 """Multiples of a number, or lengths of a list, that are tried on either side."""
-MOST_SIZE: Final = 1_048_576
-"""Larger sizes no request can say."""
 MOST_MOVED: Final = 1_024
 """Layers that are moved one by one from stage to stage; where it would be more, an even cut is as near."""
 MEMBERS: Final = {
@@ -54,7 +53,7 @@ def values(sizes: Sizes, field: str) -> Iterable[object]:
         "tensor": lambda: divisors(sizes.model.heads) if sizes.model is not None else (1,),
         "context": lambda: divisors(sizes.sequence_length or 1),
         "data": lambda: divisors(sizes.global_batch or 1),
-        "pipeline": lambda: range(1, min(_layers(sizes), MOST_SIZE) + 1),
+        "pipeline": lambda: range(1, min(_layers(sizes), MOST_COUNT) + 1),
         "expert": lambda: _experts(sizes)[0],
         "expertTensor": lambda: _experts(sizes)[1],
         "virtualStages": lambda: _virtual(sizes),
@@ -65,7 +64,7 @@ def values(sizes: Sizes, field: str) -> Iterable[object]:
         "schedule": lambda: SCHEDULES,
         "stageLayers": lambda: _lists(sizes),
         "globalBatch": lambda: _batches(sizes),
-        "devices": lambda: counts(sizes, 1, MOST_SIZE),
+        "devices": lambda: counts(sizes, 1, MOST_COUNT),
     }
     return finders[field]() if field in finders else ()
 
@@ -103,7 +102,7 @@ def _batches(sizes: Sizes) -> Iterator[int]:
     data = sizes.data or 1
     unit = data * (sizes.micro_batch or 1)
     given, filled = sizes.global_batch or 1, unit * (sizes.pipeline or 1)
-    near = (around(number, step, MOST_SIZE) for number in (given, max(given, filled)) for step in (data, unit))
+    near = (around(number, step, MOST_COUNT) for number in (given, max(given, filled)) for step in (data, unit))
     return chain(*near)
 
 

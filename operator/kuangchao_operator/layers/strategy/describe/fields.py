@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.errors import InvalidInputError
 
-MOST: Final = 1_048_576
-"""What a descriptor can say of any size."""
 _SHOWN: Final = 120
 
 
@@ -17,7 +16,7 @@ class Fields:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
-    def whole(self, *names: str, most: int = MOST) -> int:
+    def whole(self, *names: str, most: int = MOST_COUNT) -> int:
         """The first of these fields that is there, a whole number above 0. Raises InvalidInputError."""
         found = self.maybe(*names, most=most)
         if not found:
@@ -26,7 +25,7 @@ class Fields:
             raise InvalidInputError(name, found, why, None if found is None else 1)
         return found
 
-    def maybe(self, *names: str, most: int = MOST) -> int | None:
+    def maybe(self, *names: str, most: int = MOST_COUNT) -> int | None:
         """The first of these fields that is there, from 0 on, None when none is. Raises InvalidInputError."""
         for name in names:
             value = self._values.get(name)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Bias, Experts, Norm, TransformerModel
-from kuangchao_operator.layers.strategy.describe.fields import MOST, Fields
+from kuangchao_operator.layers.strategy.describe.fields import Fields
 from kuangchao_operator.layers.strategy.describe.latent import latent_attention
 
 
@@ -83,7 +84,7 @@ def _ffn(fields: Fields, family: Family) -> int:
     """GPT-2 has a usual width; every other family takes one for granted that fits none of its models but one."""
     if not family.learned_positions:
         return fields.whole("intermediate_size")
-    return fields.maybe("n_inner") or 4 * fields.whole("hidden_size", "n_embd", most=MOST // 4)
+    return fields.maybe("n_inner") or 4 * fields.whole("hidden_size", "n_embd", most=MOST_COUNT // 4)
 
 
 def _bias(fields: Fields, family: Family) -> Bias:
@@ -103,7 +104,7 @@ def _experts(fields: Fields, family: Family) -> Experts | None:
     ffn = fields.whole("moe_intermediate_size", "intermediate_size")
     shared = fields.maybe("shared_expert_intermediate_size")
     if shared is None:
-        shared = (fields.maybe("n_shared_experts", most=MOST // ffn) or 0) * ffn
+        shared = (fields.maybe("n_shared_experts", most=MOST_COUNT // ffn) or 0) * ffn
     return Experts(
         count=count,
         per_token=fields.whole("num_experts_per_tok"),

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import PlanRequest
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.combination import whole_groups
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.nearest import neighbours, written
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.rewrite import changed, choices
@@ -35,8 +35,6 @@ PINS: Final = (
     "stageLayers",
 )
 """Pins in the order in which a user would rather give them up."""
-MOST_DEVICES: Final = 1_048_576
-"""More than these no request can ask for, nor a pool have nodes."""
 MOST_TRIED: Final = 6
 """Values next to a pin that are searched with on either side; what the best plan without the pin has comes last."""
 
@@ -55,9 +53,9 @@ class Way(NamedTuple):
 def loosened(tried: Trial) -> Way | None:
     """A pin with another value of which something fits."""
     for name in _pins(tried.request):
-        found = _best(tried.again(_put(tried.request, name, None)))
+        found = tried.again(_put(tried.request, name, None)).best()
         if found is not None:
-            return _way(tried, name, written(member(found, name)), lambda wish: fits(tried, wish))
+            return _way(tried, name, written(member(found.setting, name)), lambda wish: fits(tried, wish))
     return None
 
 
@@ -119,7 +117,7 @@ def resized(tried: Trial, devices: int) -> PlanRequest:
     """The request with so many devices: those of the pool, or were there as many of the same kind."""
     shapes = tried.request.shapes
     if devices > laws.capacity(tried.request):
-        nodes = min(MOST_DEVICES, -(-devices // tried.shape.per_node) * 2)
+        nodes = min(MOST_COUNT, -(-devices // tried.shape.per_node) * 2)
         shapes = (tried.shape.replace(nodes=nodes),)
     parallelism = tried.request.parallelism.replace(objective=Objective.TIME)
     return tried.request.replace(devices=devices, shapes=shapes, parallelism=parallelism)
@@ -129,11 +127,6 @@ def beyond_pool(request: PlanRequest, count: int) -> str:
     """Words for a number of devices that the pool does not have."""
     most = laws.capacity(request)
     return "" if count <= most else f" (the pool has {most} for pods of {request.per_pod})"
-
-
-def _best(tried: Trial) -> Setting | None:
-    found = next(tried.search.ranked(), None)
-    return None if found is None else found.setting
 
 
 def _put(request: PlanRequest, name: str, value: Any) -> PlanRequest:

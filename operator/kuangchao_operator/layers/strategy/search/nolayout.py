@@ -10,16 +10,15 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.plan import Infeasible, ParallelismMode, PlanRequest, TransformerModel
 from kuangchao_operator.layers.strategy import laws
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.nearest import written
 from kuangchao_operator.layers.strategy.numbers import divisors, nearest_multiples
 from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.rewrite import changed, value
 from kuangchao_operator.layers.strategy.runnable import given, unbuilt
 from kuangchao_operator.layers.strategy.search.loosen import (
-    MOST_DEVICES,
     Way,
     beyond_island,
     beyond_pool,
@@ -104,7 +103,7 @@ def _changed(tried: Trial, near: Iterable[Nearly], does: Does) -> Way | None:
         or _other_batch(tried, does)
         or beyond_island(tried, does)
         or _sizes(tried, near, does)
-        or _devices(tried, (n for n in counts if most < n <= MOST_DEVICES), does)
+        or _devices(tried, (n for n in counts if most < n <= MOST_COUNT), does)
     )
 
 
@@ -123,7 +122,7 @@ def _other_batch(tried: Trial, does: Does) -> Way | None:
     """The nearest batch that does, of those that some number of the ranks can share."""
     batch = tried.request.training.global_batch
     shared = {near for size in divisors(tried.request.devices) for near in nearest_multiples(batch, size)}
-    near = sorted((one for one in shared - {batch} if one <= MOST_DEVICES), key=lambda one: (abs(one - batch), one))
+    near = sorted((one for one in shared - {batch} if one <= MOST_COUNT), key=lambda one: (abs(one - batch), one))
     return _first(tried, "training.globalBatch", islice(near, MOST_BATCHES), does)
 
 
@@ -147,7 +146,7 @@ def _of(request: PlanRequest, one: Nearly) -> Iterator[tuple[str, Iterable[int]]
 
 
 def _nearest(number: int, unit: int) -> list[int]:
-    return sorted(around(number, unit, MOST_DEVICES), key=lambda n: (abs(n - number), n))
+    return sorted(around(number, unit, MOST_COUNT), key=lambda n: (abs(n - number), n))
 
 
 def _first(tried: Trial, field: str, numbers: Iterable[int], does: Does) -> Way | None:
@@ -167,11 +166,7 @@ def _pinned(tried: Trial) -> str:
 
 def _together(tried: Trial) -> str:
     """What the worker would have to carry out together."""
-    found = None if tried.request.what_if else _best(tried.again(tried.request.replace(what_if=True)))
+    best = None if tried.request.what_if else tried.again(tried.request.replace(what_if=True)).best()
+    found = None if best is None else best.setting
     apart = None if found is None else unbuilt(found, found.recompute)
     return f"; {label(found)} would do, but {apart.why}" if found is not None and apart is not None else ""
-
-
-def _best(tried: Trial) -> Setting | None:
-    found = next(tried.search.ranked(), None)
-    return None if found is None else found.setting

@@ -46,7 +46,7 @@ def not_built(tried: Trial) -> Infeasible | None:
 
 def _memory(tried: Trial) -> tuple[StageMemory, ...]:
     """What the precision itself would need, or would at the least: worth knowing even so."""
-    best, closest = next(tried.search.ranked(), None), tried.search.closest
+    best, closest = tried.best(), tried.search.closest
     setting = best.setting if best is not None else closest.setting if closest is not None else None
     return () if setting is None else tried.memory.stages(setting)
 

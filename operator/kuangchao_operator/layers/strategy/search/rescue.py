@@ -5,6 +5,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.plan import Infeasible, ParallelismMode, PlanRequest
 from kuangchao_contracts.rules import TaskRule
 from kuangchao_contracts.units import human_bytes, hundredths, least_bytes, most_bytes
@@ -14,7 +15,6 @@ from kuangchao_operator.layers.strategy.refusal import refused
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.best import Closest
 from kuangchao_operator.layers.strategy.search.loosen import (
-    MOST_DEVICES,
     Way,
     beyond_island,
     beyond_pool,
@@ -96,7 +96,7 @@ def _more(tried: Trial) -> int | None:
 
 def _doubled(request: PlanRequest) -> Iterator[int]:
     counts = (request.devices << doubling for doubling in range(1, DOUBLINGS + 1))
-    yield from takewhile(lambda count: count <= MOST_DEVICES, counts)
+    yield from takewhile(lambda count: count <= MOST_COUNT, counts)
 
 
 def _device(tried: Trial, closest: Closest) -> Way:
@@ -135,7 +135,7 @@ def _hint(tried: Trial) -> str:
         "; a what-if plan that fits": request.replace(what_if=True),
     }
     for words, wish in would.items():
-        best = next(tried.again(wish).search.ranked(), None)
+        best = tried.again(wish).best()
         if best is not None:
             return f"{words}: {label(best.setting)} ({costs(best, tried.search.space.budget)})"
     return "; nor would it fit if the worker could split the model over these devices"

@@ -10,7 +10,7 @@ from kuangchao_operator.layers.strategy.knowledge import Knowledge
 from kuangchao_operator.layers.strategy.runnable import RUNNABLE, closed_reason, open_axes
 from kuangchao_operator.layers.strategy.search.best import Search
 from kuangchao_operator.layers.strategy.search.need import Evidence, Memory
-from kuangchao_operator.layers.strategy.search.rank import Clock
+from kuangchao_operator.layers.strategy.search.rank import Clock, Scored
 from kuangchao_operator.layers.strategy.search.space import space_of
 from kuangchao_operator.layers.strategy.timing.machine import machine_of
 from kuangchao_operator.layers.strategy.timing.step import StepTime, step_time
@@ -30,6 +30,10 @@ class Trial(NamedTuple):
     def again(self, request: PlanRequest) -> "Trial":
         """The same for another request, with what was measured."""
         return trial(request, self.known, self.evidence)
+
+    def best(self) -> Scored | None:
+        """The best of all that fits; None where nothing does."""
+        return next(self.search.ranked(), None)
 
     def closed(self, name: str) -> str:
         """Why an axis is not the planner's to use; "" where it is."""
