@@ -64,17 +64,6 @@ class Kubelets(threading.Thread):
             "conditions": [{"type": "Ready", "status": "True"}],
         })  # fmt: skip
 
-    def finish(self, pod: Object, code: int, *, reason: str = "", message: str = "") -> None:
-        """The training container of a pod ends."""
-        path = f"/api/v1/namespaces/{self._site.namespace}/pods/{pod['metadata']['name']}"
-        ended = {"exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"), "message": message}
-        container = {"name": "train", "state": {"terminated": ended}, "ready": False, "restartCount": 0,
-                     "image": "worker:1", "imageID": ""}  # fmt: skip
-        self._status(path, {
-            "phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": [container],
-            "conditions": [{"type": "Ready", "status": "False"}],
-        })  # fmt: skip
-
     def _status(self, path: str, status: Object) -> None:
         self._site.server.request("PATCH", f"{path}/status", {"status": status}, "application/merge-patch+json")
 

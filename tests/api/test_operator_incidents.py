@@ -1,6 +1,7 @@
 """Incidents that people have reported against other operators, on a real API server: what is charged, freed, said."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -141,9 +142,13 @@ def test_a_side_car_that_never_ends_does_not_hold_the_job(site: Site) -> None:
         gang.join_all()
         with running(gang):
             job.wait_phase("Running")
+        gang.step = 1
+        gang.beat()  # their last words: a rank that ended before its last step would have failed
+        assert gang.refusals == []
         for pod in gang.pods:
             assert [c["name"] for c in pod["spec"]["containers"]] == ["train", "mesh"]
-            ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
             statuses = [
                 {"name": name, "state": state, "ready": False, "restartCount": 0, "image": "x", "imageID": ""}
                 for name, state in (("train", ended), ("mesh", {"running": {}}))
