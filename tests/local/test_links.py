@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.plan import Axis, AxisGroups, ParallelPlan, Sharding
 from kuangchao_contracts.run import Empty
+from kuangchao_worker.layers.topology.network import interface_of
 from kuangchao_worker.layers.topology.service import TopologyService
-from kuangchao_worker.pod.network import interface_of
 from tests.local.gang import Gang, RankFailedError, Seat, built
 from tests.unit.worker.fakegate import make_plan
 

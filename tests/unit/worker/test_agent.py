@@ -33,7 +33,6 @@ from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import RankView
 from kuangchao_worker.pod import store
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
-from kuangchao_worker.pod.network import interface_of, interface_variables, local_address, wait_for_port
 from kuangchao_worker.pod.store import candidate_ports, open_store
 from kuangchao_worker.pod.tokens import TokenFile
 from tests.unit.worker.fakegate import ROOT, Issuer, make_launch, make_plan
@@ -160,76 +159,6 @@ async def test_a_lame_dns_does_not_stop_the_store_for_long(given: dict[str, str]
     await agent._open_store(cast("Forge", Forged()), 1)
     assert seen[0]["RES_OPTIONS"] == expected
     assert seen[0]["PATH"] == "/bin"
-
-
-# ---- network
-
-
-@pytest.mark.parametrize("value", ["^lo", "^lo,docker0", "eth0,eth1", "=eth0", "", "none7"])
-def test_gloo_takes_one_interface_and_no_list(value: str) -> None:
-    """aws-samples/aws-do-eks#51."""
-    with pytest.raises(InvalidInputError, match="GLOO_SOCKET_IFNAME") as error:
-        interface_variables({"GLOO_SOCKET_IFNAME": value}, "127.0.0.1", 80, nccl=False)
-    assert error.value.nearest == "lo"
-
-
-@pytest.mark.parametrize(
-    ("given", "nccl", "added"),
-    [
-        ({}, False, {"GLOO_SOCKET_IFNAME": "lo"}),
-        ({}, True, {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
-        ({"NCCL_SOCKET_IFNAME": "^docker0,veth"}, True, {"GLOO_SOCKET_IFNAME": "lo"}),
-        ({"GLOO_SOCKET_IFNAME": "lo"}, True, {"NCCL_SOCKET_IFNAME": "=lo"}),
-        ({"GLOO_SOCKET_IFNAME": "lo"}, False, {}),
-    ],
-)
-def test_interface_is_the_one_that_routes_to_the_master_unless_the_user_chose(
-    given: dict[str, str], nccl: bool, added: dict[str, str]
-) -> None:
-    assert interface_variables(given, "127.0.0.1", 80, nccl=nccl) == added
-    assert interface_of("::1") in ("lo", None)
-
-
-def test_link_local_is_never_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Probe(socket.socket):
-        def connect(self, address: object) -> None: ...
-
-        def getsockname(self) -> tuple[str, int]:
-            return "169.254.7.7", 1
-
-    monkeypatch.setattr(socket, "socket", Probe)
-    with pytest.raises(UnavailableError, match="link-local"):
-        local_address("127.0.0.1", 80)
-    with pytest.raises(UnavailableError, match="link-local"):
-        interface_variables({}, "127.0.0.1", 80, nccl=False)
-    own = {"GLOO_SOCKET_IFNAME": "lo"}
-    assert interface_variables(own, "127.0.0.1", 80, nccl=False) == {}, "who chose knows better"
-
-
-def test_waiting_for_the_store_ends_with_the_reason() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} did not answer within 0 s"):
-            wait_for_port("127.0.0.1", port, 0.05, pause=0.01)
-        with pytest.raises(UnavailableError, match="stopped"):
-            wait_for_port("127.0.0.1", port, 60, lambda: True)
-
-
-def test_port_may_open_after_the_name_resolves() -> None:
-    server = socket.socket()
-    server.bind(("127.0.0.1", 0))
-    asked = []
-
-    def stop() -> bool:
-        asked.append(1)
-        if len(asked) == 2:
-            server.listen()
-        return False
-
-    with server:
-        wait_for_port("127.0.0.1", server.getsockname()[1], 30, stop, pause=0.01)
-    assert len(asked) == 2
 
 
 # ---- reports

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 
 from kuangchao_contracts.run import JoinReply
+from kuangchao_worker.agent.links import PATIENCE, SILENCE, Links, Neighbour, Word, key_of, opened, ring, sealed
 from kuangchao_worker.agent.pings import Pings
-from kuangchao_worker.pod.links import PATIENCE, SILENCE, Links, Neighbour, Word, key_of, opened, ring, sealed
 
 KEY = key_of("kc/1/secret")
 MILLI = 1_000_000

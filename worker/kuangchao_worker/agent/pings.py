@@ -1,4 +1,4 @@
-"""Pings between the agents of a job, so that a bad link shows before a collective waits for it. See pod/links.py.
+"""Pings between the agents of a job, so that a bad link shows before a collective waits for it. See links.py.
 
 Beside the ranks: no process group, no tensor, no thread of theirs. Best effort: a socket that cannot be had, a name
 that does not resolve or a peer that is dead cost figures and nothing else, and the end waits for nobody.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kuangchao_contracts.run import JoinReply
-from kuangchao_worker.pod.links import MAX_WORD, Links, key_of, opened, sealed
+from kuangchao_worker.agent.links import MAX_WORD, Links, key_of, opened, sealed
 
 TURN_SECONDS: Final = 1.0
 AT_ONCE: Final = 64

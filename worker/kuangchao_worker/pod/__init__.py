@@ -1,1 +1,1 @@
-"""What the agent and the ranks of one pod share: assignment, channel, tokens, network. Starts and decides nothing."""
+"""What processes of one pod share: assignment, channel, tokens, shards, store. Starts and decides nothing."""

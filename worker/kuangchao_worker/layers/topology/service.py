@@ -29,8 +29,8 @@ from kuangchao_worker.layers.topology.decide import (
     dimensions,
     groups_of,
 )
+from kuangchao_worker.layers.topology.network import interface_variables, wait_for_port
 from kuangchao_worker.layers.topology.rendezvous import meet
-from kuangchao_worker.pod.network import interface_variables, wait_for_port
 
 DESTROY_SECONDS: Final = 5.0
 COLLECTIVE_SECONDS: Final = 1_800
