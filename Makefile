@@ -150,8 +150,8 @@ test-e2e: venv ## the embedded cluster: training, faults, refusals on real kubel
 	$(call tier,e2e,tests/e2e cluster/tests)
 
 .PHONY: test
-test: venv ## all tiers; the cluster's beside the light ones, each tier's output in one piece
-	@$(MAKE) -j2 --output-sync=target test-e2e test-unit test-boundary test-api test-local
+test: venv ## all tiers, whatever one of them says; the cluster's beside the light ones, each tier's output in one piece
+	@$(MAKE) -k -j2 --output-sync=target test-e2e test-unit test-boundary test-api test-local
 
 INTEGRATIONS := .venv-integrations
 .PHONY: test-integrations
