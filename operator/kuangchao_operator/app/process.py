@@ -150,6 +150,7 @@ async def _serve(settings: Settings, parts: Parts, stack: AsyncExitStack) -> Non
         _resync(parts, rng),
         _decide(parts, watching),
         watch_loop(parts.metrics.lagged),
+        parts.facts.hearing.keep(),
     ]
     tasks = [asyncio.create_task(duty) for duty in duties]
     stack.push_async_callback(_end, tasks)

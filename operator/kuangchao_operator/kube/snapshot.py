@@ -17,6 +17,7 @@ from kuangchao_operator.kube.podfacts import PodRecord
 from kuangchao_operator.kube.pools import pool_facts
 from kuangchao_operator.layers.execution.model import AgentFact, JobSnapshot, PodFact
 from kuangchao_operator.shell.fencing import ended
+from kuangchao_operator.shell.hearing import Hearing
 from kuangchao_operator.shell.ports import Facts
 
 CLAIM_SECONDS: Final = 10.0
@@ -47,6 +48,7 @@ class KubeFacts(Facts):
         self._api, self._cache, self._store, self._clock = api, cache, store, clock
         self._agents, self._plans, self._revoked = agents, plans, revoked
         self._release_namespace, self._started = release_namespace, clock()
+        self.hearing = Hearing(clock)
         self._claims: dict[tuple[str, str], float] = {}
         self._missing: dict[tuple[str, str], dict[str, datetime]] = {}
         """By job: nodes that its pods are bound to and that do not exist, and since when that is known."""
@@ -76,6 +78,7 @@ class KubeFacts(Facts):
             revoked=self._revoked(job.metadata.uid),
             release_namespace=self._release_namespace,
             operator_started_at=self._started,
+            deaf_until=self.hearing.deaf_until(),
         )
 
     async def refresh(self, namespace: str, name: str) -> None:

@@ -6,11 +6,13 @@ from typing import Protocol
 
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.launcher import PlanSource
 from kuangchao_operator.layers.execution.model import AgentFact, JobSnapshot, NodeSlots, PodFact, PoolFacts
 from kuangchao_operator.layers.resource.decide import shapes, slots
 from kuangchao_operator.local.pool import LocalPool
 from kuangchao_operator.local.store import LocalJobStore
+from kuangchao_operator.shell.hearing import Hearing
 from kuangchao_operator.shell.ports import Facts
 
 
@@ -63,6 +65,7 @@ class LocalFacts(Facts):
         self._store, self._pool, self._plan = store, pool, plan
         self._pods, self._agents, self._clock = pods, agents, clock
         self._started = clock()
+        self.hearing = Hearing(clock)
 
     async def snapshot(self, namespace: str, name: str) -> JobSnapshot | None:
         """Everything known now."""
@@ -78,6 +81,8 @@ class LocalFacts(Facts):
             pods=self._pods.pods(),
             agents=self._agents.agents(job.metadata.uid),
             operator_started_at=self._started,
+            silence_seconds=limits.AGENT_STUCK,
+            deaf_until=self.hearing.deaf_until(),
         )
 
     async def refresh(self, namespace: str, name: str) -> None:

@@ -100,8 +100,9 @@ class Session:
             FrontDoor(plane.issuer, plane.fence, time.time, plane.trust.jwks),
         ):
             plane.gate.register(service)
+        self._facts = LocalFacts(self.store, pool, plans, self._launcher, registry, now)
         ports = LoopPorts(
-            facts=LocalFacts(self.store, pool, plans, self._launcher, registry, now),
+            facts=self._facts,
             effects=effects,
             store=self.store,
             fence=plane.fence,
@@ -120,14 +121,14 @@ class Session:
         for number in (signal.SIGINT, signal.SIGTERM):
             events.add_signal_handler(number, self._interrupt)
         loop = asyncio.create_task(self._loop.run(), name="job loop")
-        ticker = asyncio.create_task(self._tick(), name="progress")
+        duties = [asyncio.create_task(duty) for duty in (self._tick(), self._facts.hearing.keep())]
         endings = [loop, *(asyncio.create_task(event.wait()) for event in (self._over, self._kill))]
         try:
             await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*endings, ticker):
+            for task in (*endings, *duties):
                 task.cancel()
-            await asyncio.gather(*endings, ticker, return_exceptions=True)
+            await asyncio.gather(*endings, *duties, return_exceptions=True)
             for number in (signal.SIGINT, signal.SIGTERM):
                 events.remove_signal_handler(number)
 

@@ -175,41 +175,6 @@ def test_node_is_lost_only_after_the_jobs_patience() -> None:
     assert world.assessed[0].report.nodes_lost == ("b",)
 
 
-def test_silent_agent_is_lost_but_not_just_after_the_operator_started() -> None:
-    world = World().run()
-    world.pass_time(16, beat=False)
-    world.turn()
-    assert world.assessed[0].report.reason is Reason.AGENT_LOST
-    fresh = World().run()
-    fresh.pass_time(16, beat=False)
-    fresh.started = fresh.now - timedelta(seconds=5)
-    fresh.settle()
-    assert not fresh.assessed
-    fresh.agents.clear()
-    fresh.pass_time(56)
-    fresh.turn()
-    assert fresh.assessed[0].report.reason is Reason.AGENT_LOST
-
-
-def test_an_agent_that_is_to_join_again_has_time_to_get_the_tokens_of_the_new_attempt() -> None:
-    worlds = [World().run() for _ in range(2)]
-    for world in worlds:
-        world.beat(5, only=[1], exits={1: 1})
-        world.settle()
-        assert (world.status.attempt, len(world.assessed)) == (2, 1)
-    late, back = worlds
-    late.pass_time(90, beat=False)
-    late.settle()
-    assert len(late.assessed) == 1
-    late.pass_time(1, beat=False)
-    late.turn()
-    assert late.assessed[1].report.reason is Reason.AGENT_LOST
-    back.beat(5)
-    back.pass_time(16, beat=False)
-    back.turn()
-    assert back.assessed[1].report.reason is Reason.AGENT_LOST, "once it is back it counts as any other"
-
-
 def test_early_exit_of_one_rank_is_a_fault_after_a_short_grace() -> None:
     world = World(make_job(training={"steps": 100})).run(step=10)
     world.beat(10, only=[1], exits={1: 0})

@@ -91,6 +91,8 @@ class Fault:
 def gather(snapshot: JobSnapshot, gang: Gang, *, was_running: bool, pods_were_ready: bool) -> FaultReport | None:
     """The incident of the current attempt, or None when there is none, or its cause may still show up."""
     finder = _Finder(snapshot, gang, was_running, pods_were_ready)
+    if snapshot.deaf_until is not None and finder.age(snapshot.deaf_until) < limits.AGENT_LOST:
+        return None
     faults = sorted(finder.all(), key=lambda f: f.order)
     if not faults:
         return None
@@ -216,7 +218,7 @@ class _Finder:
         begun = self._status.attempt_time
         if agent.heartbeat.join.attempt < self._gang.attempt and begun is not None:
             return self.age(max(agent.seen_at, begun)) > limits.REJOIN
-        return self.age(agent.seen_at) > limits.AGENT_LOST
+        return self.age(agent.seen_at) > self._snapshot.silence_seconds
 
     def _unheard(self) -> bool:
         """Whether agents are refused because nobody could renew their leases, or have hardly got new ones since.
@@ -367,7 +369,7 @@ def hang(snapshot: JobSnapshot, gang: Gang) -> str:
         return ""  # what is stored may be as old as an outage of ours
     last = progress.updated_at if progress else None
     stepped = last is not None and last > status.attempt_time
-    base = last if stepped and last else status.attempt_time
+    base = max(last if stepped and last else status.attempt_time, snapshot.deaf_until or status.attempt_time)
     after_last = script and progress is not None and 0 < progress.total_steps <= progress.step
     sections = {report.section for report in gang.reports.values()}
     resting = bool(sections - STEPPING) if script else EVALUATE in sections

@@ -11,6 +11,12 @@ AGENT_LOST: Final = 15.0
 OPERATOR_GRACE: Final = 60.0
 """When it begins to decide the operator knows no heartbeats. Agents get this long to make themselves heard again: first
 it must be found ready, and their nodes must know where it is now."""
+AGENT_STUCK: Final = 120.0
+"""The same where the end of an agent is seen at once, as on one machine: one that is there and says nothing waits for a
+processor. Only if it is stuck for good something must be done."""
+STANDSTILL: Final = 5.0
+"""A process that looks every second and did not for this long stood still, and heard nobody. What was said meanwhile
+is still to be read: for AGENT_LOST after it no fault is found, since the word against it may be on its way."""
 REJOIN: Final = 90.0
 """An agent that is to join again says nothing until its pod has been shown the tokens of the new attempt. How soon that
 is depends on the kubelet; an agent that is dead beside a pod that lives can wait for it."""

@@ -14,6 +14,7 @@ from kuangchao_contracts.plan import DeviceShape, ParallelPlan, PlanOutcome, Pla
 from kuangchao_contracts.ports.strategy import ReplanRequest
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import HeartbeatRequest
+from kuangchao_operator.layers.execution import limits
 
 
 class PodFact(Contract):
@@ -144,6 +145,10 @@ class JobSnapshot(Contract):
     """Whether somebody has taken back everything that the job's workers hold."""
     release_namespace: str | None = None
     operator_started_at: datetime
+    silence_seconds: float = limits.AGENT_LOST
+    """How long an agent whose pod runs may say nothing."""
+    deaf_until: datetime | None = None
+    """End of the newest time in which this process stood still; None: it never did."""
 
 
 class Plan(Contract):
