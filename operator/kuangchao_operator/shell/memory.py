@@ -46,6 +46,8 @@ class JobMemory:
     reclaimed: bool = False
     stop_done: StopDone | None = None
     refusal: ChildRefusedError | None = None
+    _taken_back: bool = False
+    """Whether what the workers hold was taken back, and nothing minted since."""
     _not_before: dict[str, datetime] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
 
@@ -91,8 +93,9 @@ class JobMemory:
                 self.tokens_minted_at = now
             case RenewTokens():
                 before, self.tokens_minted_at = self.tokens_minted_at, now
-                if before is not None and (now - before).total_seconds() >= limits.LEASES_OUT:
-                    self.tokens_late_at = now
+                aged = before is not None and (now - before).total_seconds() >= limits.LEASES_OUT
+                if aged or self._taken_back:
+                    self.tokens_late_at, self._taken_back = now, False
             case Reclaim():
                 self.reclaimed, self.launched = True, None
             case Stop():
@@ -111,9 +114,11 @@ class JobMemory:
         self._hold(action, now + min(FIRST_DELAY * 2 ** min(count - 1, 6), MAX_DELAY))
 
     def outdate_tokens(self, now: datetime) -> None:
-        """What was minted is not good any more: from now on it counts as old enough to be minted anew."""
+        """What was minted is not good any more: from now on it counts as old enough to be minted anew, and agents are
+        refused until they have been given the new."""
         if self.tokens_minted_at is not None:
             self.tokens_minted_at = min(self.tokens_minted_at, now - timedelta(seconds=limits.TOKEN_RENEWAL))
+            self.tokens_late_at, self._taken_back = now, True
 
     def forgive(self) -> None:
         """The owner changed the job: what failed may work now."""

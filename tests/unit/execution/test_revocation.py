@@ -6,7 +6,7 @@ from typing import Any
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_operator.layers.execution import limits
-from kuangchao_operator.layers.execution.model import Emit, RenewTokens, Stop
+from kuangchao_operator.layers.execution.model import Emit, Launch, RenewTokens, Stop
 from kuangchao_operator.shell.memory import JobMemory
 from tests.unit.execution.world import World, make_job
 
@@ -107,6 +107,22 @@ def test_agents_that_are_refused_for_want_of_leases_are_not_lost() -> None:
     world.turn()
     assert not world.assessed, "new leases are on their way"
     world.pass_time(1, beat=False)
+    world.turn()
+    assert world.assessed[0].report.reason is Reason.AGENT_LOST
+
+
+def test_agents_are_not_lost_while_new_leases_replace_those_that_were_taken_back() -> None:
+    """A kubelet may take a minute to show a pod its new Secret, and until then its agent is refused."""
+    world, memory = World().run(), JobMemory()
+    memory.done(Launch(attempt=1, incarnation=0), None, world.now)
+    memory.outdate_tokens(world.now)
+    for wait in (60, limits.LEASES_DELIVERED - 1):
+        world.facts |= {name: memory.facts()[name] for name in ("tokens_minted_at", "tokens_late_at")}
+        world.pass_time(wait, beat=False)
+        world.settle()
+        assert not world.assessed
+        memory.done(RenewTokens(attempt=1, incarnation=0), None, world.now)
+    world.facts |= {"tokens_late_at": world.now - timedelta(seconds=limits.LEASES_DELIVERED)}
     world.turn()
     assert world.assessed[0].report.reason is Reason.AGENT_LOST
 

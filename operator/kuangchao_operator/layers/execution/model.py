@@ -128,7 +128,7 @@ class JobSnapshot(Contract):
     verdict_attempt: int = 0
     tokens_minted_at: datetime | None = None
     tokens_late_at: datetime | None = None
-    """When tokens were last minted anew that came too late for those before them."""
+    """When tokens were last minted anew that came too late for those before them, or those were taken back."""
     launched: tuple[int, int] | None = None
     """(attempt, incarnation) of the newest launch done in this process."""
     reclaimed: bool = False
