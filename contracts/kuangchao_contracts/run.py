@@ -3,7 +3,7 @@
 import hashlib
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ Attempt = Annotated[int, Field(ge=1)]
 PodIndex = Annotated[int, Field(ge=0, le=16_383)]
 Rank = Annotated[int, Field(ge=0, le=1_048_575)]
 MemoryBytes = Annotated[int, Field(ge=0, le=2**53)]
+DRAINED_EXIT: Final = 143
+"""128 + SIGTERM, of a rank and of its pod: ended early because it was told to, which is no fault of the program."""
 MAX_HEADS_TEXT = 640
 """Characters of an audit record that the heads of operation logs may take."""
 

@@ -16,7 +16,7 @@ from kuangchao_contracts.errors import (
     UnavailableError,
 )
 from kuangchao_contracts.names import job_resource
-from kuangchao_contracts.run import JoinReply, JoinRequest
+from kuangchao_contracts.run import DRAINED_EXIT, JoinReply, JoinRequest
 from kuangchao_worker.agent import termination
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.exchange import TokenPuller
@@ -24,7 +24,6 @@ from kuangchao_worker.agent.forge import Forge, ForgedStore
 from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.session import Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
-from kuangchao_worker.agent.views import DRAINED_EXIT
 from kuangchao_worker.agent.vigil import Vigil
 from kuangchao_worker.pod.defaults import RANK_DEFAULTS
 from kuangchao_worker.pod.store import AttemptStore, open_store

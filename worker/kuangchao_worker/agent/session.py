@@ -14,6 +14,7 @@ from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CapabilityError, KuangchaoError, StorageError, UnavailableError
 from kuangchao_contracts.names import job_resource
 from kuangchao_contracts.run import (
+    DRAINED_EXIT,
     Directive,
     FeedReply,
     HeartbeatReply,
@@ -34,7 +35,7 @@ from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.pings import Pings
 from kuangchao_worker.agent.ranks import RankProcess, Ranks
 from kuangchao_worker.agent.settings import Oplog, Settings
-from kuangchao_worker.agent.views import DRAINED_EXIT, RankView, lease_overdue_seconds, merge_metrics
+from kuangchao_worker.agent.views import RankView, lease_overdue_seconds, merge_metrics
 from kuangchao_worker.agent.vigil import Vigil
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankMessage

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import RankReport, RankState
+from kuangchao_contracts.run import DRAINED_EXIT, RankReport, RankState
 from kuangchao_worker.agent.memory import PodMemory
 from kuangchao_worker.agent.ranks import RankProcess
 from kuangchao_worker.pod.channel import RankMessage
@@ -13,8 +13,6 @@ from kuangchao_worker.pod.memory import UNKNOWN, Figures, on_device, ran_out, re
 
 MAX_METRICS: Final = 32
 MAX_NAME: Final = 64
-DRAINED_EXIT: Final = 143
-"""128 + SIGTERM: ended early because it was asked to."""
 
 
 @dataclass(slots=True)

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from kuangchao_contracts.reasons import Reason
+from kuangchao_contracts.run import DRAINED_EXIT
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
-from kuangchao_worker.rank.failure import DRAINED_EXIT, FAILED_EXIT, describe, kind_of
+from kuangchao_worker.rank.failure import FAILED_EXIT, describe, kind_of
 
 
 class StopFlag:

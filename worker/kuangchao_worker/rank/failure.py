@@ -8,8 +8,6 @@ from kuangchao_contracts.errors import InvalidInputError, KuangchaoError, PeerLo
 from kuangchao_contracts.reasons import Reason
 from kuangchao_worker.pod.memory import ran_out
 
-DRAINED_EXIT: Final = 143
-"""128 + SIGTERM: ended early because it was asked to, after saving."""
 FAILED_EXIT: Final = 1
 _PEER_SIGNS: Final = (
     "gloo",

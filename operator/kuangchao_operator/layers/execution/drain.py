@@ -10,11 +10,10 @@ from typing import Final
 
 from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import RankState
+from kuangchao_contracts.run import DRAINED_EXIT, RankState
 from kuangchao_operator.layers.execution.facts import Gang
 from kuangchao_operator.layers.execution.launchspec import grace_seconds
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
-from kuangchao_operator.layers.execution.symptoms import DRAINED_EXIT
 
 ORDERLY: Final = frozenset({Reason.EVICTED, Reason.POD_LOST})
 """What a drain looks like; beside any other fault it cannot succeed, since a checkpoint needs every rank."""

@@ -16,13 +16,13 @@ from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import RankReport
+from kuangchao_contracts.run import DRAINED_EXIT, RankReport
 from kuangchao_contracts.text import printable
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
 from kuangchao_operator.layers.execution.replan import estimate
-from kuangchao_operator.layers.execution.symptoms import DRAINED_EXIT, classify, peer_loss
+from kuangchao_operator.layers.execution.symptoms import classify, peer_loss
 
 STEPPING: Final = frozenset({"init", "train"})
 """Sections in which a script makes steps, or is about to; the name of any other is its own."""

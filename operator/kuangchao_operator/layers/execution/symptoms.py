@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import RankReport
+from kuangchao_contracts.run import DRAINED_EXIT, RankReport
 
 PEER_LOSS: Final = re.compile(
     r"connection (closed|reset|refused)|broken pipe|connectfullmesh|socket (timeout|closed)|remote process exited"
@@ -25,8 +25,6 @@ PEER_LOSS_KINDS: Final = frozenset(
 OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
 NO_ERROR_KINDS: Final = frozenset({"ExitCode", "Unavailable"})
 """Kinds that blame no line of code: a bare exit code, and a control plane out of reach."""
-DRAINED_EXIT: Final = 143
-"""A rank that ended early because its pod was told to: whoever did that, it is not the program's fault."""
 NAMED: Final = {
     r.value: r
     for r in (
