@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kuangchao_worker.agent.forge import LAUNCHER
+from kuangchao_worker.agent.launcher import launched
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,8 +29,8 @@ def shared_forge() -> Path:
         command = [sys.executable, "-m", "kuangchao_worker.forge", str(listener.fileno()), "--shared", "--ranks"]
         # by way of the launcher it ends with us, also where we are killed
         process = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
-            env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=(listener.fileno(),), start_new_session=True,
+            launched(*command), env=environment, cwd=ROOT, stdin=subprocess.DEVNULL,
+            pass_fds=(listener.fileno(),), start_new_session=True,
         )  # fmt: skip
 
     def end() -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kuangchao_contracts.errors import UnavailableError
+from kuangchao_worker.agent.launcher import launched
 
-LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 READY_SECONDS: Final = 300.0
 ANSWER_SECONDS: Final = 120.0
 CONNECT_SECONDS: Final = 10.0
@@ -80,7 +80,7 @@ class Forge:
         if not can:
             raise UnavailableError("the forge cannot fork")
 
-    async def store(self, attempt: int, environment: Mapping[str, str]) -> "ForgedStore":
+    async def store(self, attempt: int, environment: Mapping[str, str]) -> ForgedStore:
         """A store for an attempt, in a process of its own."""
         read, write = os.pipe2(os.O_CLOEXEC)
         title = f"kuangchao_worker.store attempt={attempt}"
@@ -203,7 +203,7 @@ def _start(environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Po
     command = [sys.executable, "-m", "kuangchao_worker.forge", str(theirs.fileno()), PADDING]
     with theirs:
         popen = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
+            launched(*command),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),

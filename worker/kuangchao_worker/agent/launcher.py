@@ -1,4 +1,6 @@
-"""Start of every rank process: it shall die with the agent, then becomes the given program. Standard library only.
+"""Start of every child of the agent: it has the kernel end it with the agent, then becomes the given program.
+
+Standard library only: each child pays for its imports.
 
 A preexec function in the agent would be simpler but may deadlock, since the agent has threads (torch's store).
 """
@@ -7,6 +9,12 @@ import ctypes
 import os
 import signal
 import sys
+
+
+def launched(*program: str) -> list[str]:
+    """The command line by which a program is started so that it ends with this process."""
+    return [sys.executable, "-S", "-E", __file__, str(os.getpid()), *program]
+
 
 if __name__ == "__main__":
     parent, program = int(sys.argv[1]), sys.argv[2:]

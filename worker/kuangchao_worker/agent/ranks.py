@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
-LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+from kuangchao_worker.agent.launcher import launched
+
 TAIL_BYTES: Final = 8_192
 KILL_SECONDS: Final = 10.0
 _RAISED: Final = re.compile(r"^(?:\[rank\d+\]: )?([A-Za-z_][\w.]*)(?::|$)")
@@ -85,7 +85,7 @@ class Ranks:
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
             popen = subprocess.Popen(
-                [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid()), *command],
+                launched(*command),
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stderr=write,
@@ -98,7 +98,7 @@ class Ranks:
         self.adopt(rank, popen.pid, read)
 
     def adopt(self, rank: int, pid: int, stderr: int) -> None:
-        """Take charge of a rank that was forked."""
+        """Take charge of a rank that was started."""
         process = RankProcess(rank, pid, stderr)
         self._running[pid] = process
         self._all.append(process)
@@ -126,24 +126,17 @@ class Ranks:
         for process in self._running.values():
             process.signal(number)
 
-    async def end(self, grace: float = 0.0) -> bool:
-        """End all ranks: SIGTERM and up to `grace` seconds, then SIGKILL. Whether all are gone.
-
-        A process in an uninterruptible wait cannot be ended, so waiting for it has a limit.
-        """
-        if grace > 0:
-            self.signal(signal.SIGTERM)
-            await self._wait(grace)
+    async def end(self) -> None:
+        """End all ranks by SIGKILL. One in an uninterruptible wait cannot be ended, so waiting for it has a limit."""
         self.signal(signal.SIGKILL)
-        await self._wait(KILL_SECONDS)
+        await self._wait()
         for process in self._all:
             process.close()
         if self._running:
             log.error("ranks %s cannot be killed", sorted(p.rank for p in self._running.values()))
-        return not self._running
 
-    async def _wait(self, seconds: float) -> None:
-        deadline = asyncio.get_running_loop().time() + seconds
+    async def _wait(self) -> None:
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
         self.on_child()
         while self._running and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,6 +89,8 @@ class Session:
         self._spawning: asyncio.Future[None] | None = None
         self._over_already = False
         self._draining = False
+        self._drain_deadline = 0.0
+        self._drain_monitor: Callable[[], None] = lambda: None
         self._acknowledged = False
         self._keeper: CheckpointKeeper | None = None
         if launch.checkpoint_path is not None and launch.command is None and settings.pod_index == 0:
@@ -284,17 +286,14 @@ class Session:
         try:
             answer = await self._client.call("execution.heartbeat", self._resource, request, HeartbeatReply)
         except CapabilityError:
-            return await self._feed()
+            # a new attempt, a closed job, or just tokens that are about to be renewed: the feed knows which
+            return await self._vigil.feed(self._resource)
         except KuangchaoError as error:
             log.info("heartbeat: %s", error)
             return None
         self._notes.stored(answer.notes_stored)
         self._acknowledged = ended and self._notes.empty
         return answer
-
-    async def _feed(self) -> FeedReply | None:
-        """Why we were refused: a new attempt, a closed job, or just tokens that are about to be renewed."""
-        return await self._vigil.feed(self._resource)
 
     def _heartbeat(self) -> HeartbeatRequest:
         first = self.views.get(0)

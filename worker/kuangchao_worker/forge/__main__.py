@@ -17,7 +17,7 @@ import sys
 from typing import Any, Final, NoReturn
 
 from kuangchao_worker.forge.mortal import die_with_parent
-from kuangchao_worker.forge.shared import share
+from kuangchao_worker.forge.shared import share, threads
 from kuangchao_worker.forge.title import set_title
 from kuangchao_worker.pod.defaults import RANK_DEFAULTS
 
@@ -54,7 +54,7 @@ class Forge:
         """Take requests and tell of every child that has ended."""
         import select
 
-        self._say({"ready": len(os.listdir("/proc/self/task")) == 1})  # noqa: PTH208 - names only
+        self._say({"ready": threads() == 1})
         while True:
             ready, _, _ = select.select([self._connection.fileno(), self._wake], [], [])
             if self._wake in ready:

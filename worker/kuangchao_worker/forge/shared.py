@@ -29,7 +29,7 @@ def share(listener: socket.socket, serve: Callable[[socket.socket], NoReturn]) -
         with connection:
             outputs = _hello(connection)
             # who gets no forge starts its ranks cold
-            if len(outputs) == len(OUTPUTS) and _threads() == 1 and os.fork() == 0:
+            if len(outputs) == len(OUTPUTS) and threads() == 1 and os.fork() == 0:
                 _become(listener, connection, outputs, serve)
             for descriptor in outputs:
                 os.close(descriptor)
@@ -43,7 +43,8 @@ def _hello(connection: socket.socket) -> list[int]:
         return []
 
 
-def _threads() -> int:
+def threads() -> int:
+    """How many this process has. Only one with a single thread may fork: the child has no other."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only
 
 

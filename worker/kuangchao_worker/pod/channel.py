@@ -50,11 +50,11 @@ class RankMessage(Contract):
 
 
 class RankChannel:
-    """The rank's end. Without an agent (path None) every message is dropped."""
+    """The rank's end."""
 
-    def __init__(self, path: str | None, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: str, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._rank, self._clock = path, rank, clock
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if path else None
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._last = (-1.0, "")
         self.step: int | None = None
         """The newest step that it was told of, sent or not: what a failure happened after."""
@@ -78,7 +78,7 @@ class RankChannel:
             self._socket = None
 
     def _send(self, message: Mapping[str, object], patience: float) -> bool:
-        if self._socket is None or self._path is None:
+        if self._socket is None:
             return False
         self._socket.settimeout(patience)
         try:
