@@ -4,6 +4,7 @@ A replayed step adds a line with a higher attempt; the newest attempt wins. Writ
 """
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 FLUSH_SECONDS: Final = 1.0
+log = logging.getLogger("kuangchao.metrics")
 
 
 class LossLog:
@@ -20,7 +22,7 @@ class LossLog:
         self._path, self._attempt, self._clock = path, attempt, clock
         self._lines: list[str] = []
         self._flushed = clock()
-        self.problem: str | None = None
+        self._problem = ""
         if path is not None and not _ends_with_newline(path):
             # the writer before us was killed within a line: close it so that ours stays readable
             self._lines.append("\n")
@@ -45,7 +47,13 @@ class LossLog:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            self.problem = f"{self._path.name}: {error.strerror}"
+            self._warn(f"{self._path.name}: {error.strerror}")
+
+    def _warn(self, problem: str) -> None:
+        """Say once why the curve has a gap: a full volume would else be told of with every flush."""
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("the loss curve is not written: %s", problem)
 
 
 def _ends_with_newline(path: Path) -> bool:
