@@ -21,6 +21,7 @@ from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor
+from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.tasks.mlp import mlp
@@ -125,5 +126,5 @@ def _executor(context: Any, report: Callable[..., None], folder: Path) -> Execut
     return Executor(
         assignment=assignment, call=call, context=context, report=report, stop=lambda: False,
         agreement=Agreement(torch.device("cpu")), batches=Batches(task.dataset, task.collate, plan, 0, 0),
-        log=LossLog(None, 1), algorithm=_Nothing(),
+        log=LossLog(None, 1), algorithm=_Nothing(), meter=Meter(plan=plan, training=training),
     )  # fmt: skip

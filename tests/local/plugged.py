@@ -13,6 +13,7 @@ from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor
+from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.plugged import PluggedStore
@@ -93,6 +94,7 @@ def _train(seat: Seat, mesh: Any, plan: ParallelPlan, job: Plugged) -> Outcome:
         batches=Batches(task.dataset, task.collate, plan, seat.rank, job.seed),
         agreement=Agreement(CPU, 1),
         log=losses,
+        meter=Meter(plan=plan, training=job.assignment(seat).launch.training),
     )
     rng.seed_all(job.seed * 1_000_003 + stream(plan, seat.rank))
     executor.run(job.restore)

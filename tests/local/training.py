@@ -18,6 +18,7 @@ from kuangchao_worker.agent import volume
 from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.executor import Executor
+from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
@@ -169,6 +170,7 @@ def _train(seat: Seat, job: Job) -> Trained:
         agreement=agreement,
         guard=guard.check,
         log=losses,
+        meter=Meter(plan=plan, training=job.assignment(seat).launch.training),
     )  # fmt: skip
     rng.seed_all(job.seed * 1_000_003 + stream(plan, seat.rank))
     with guard:

@@ -15,6 +15,7 @@ from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor
+from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
@@ -99,6 +100,7 @@ class Loop:
             agreement=Agreement(torch.device("cpu")),
             batches=Batches(task.dataset, task.collate, plan, 0, 0),
             log=LossLog(folder / "job" / "metrics.jsonl", 1),
+            meter=Meter(plan=plan, training=spec.training),
             algorithm=TaskAlgorithm(
                 task,
                 self.state._store,

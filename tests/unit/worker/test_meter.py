@@ -156,7 +156,7 @@ def test_executor_tells_figures_and_lets_traffic_see_forward_and_backward_only(t
             loop.calls.append("end")
 
     spec = loop.assigned.launch
-    loop.executor._meter = Meter(
+    loop.executor.meter = Meter(
         plan=spec.plan, training=spec.training, traffic=Recorded(), clock=lambda: next(ticks), memory=lambda: 5
     )
     loop.executor.run(None)

@@ -78,18 +78,16 @@ class Executor:
     guard: Callable[[], None] = lambda: None
     """Raises what was refused to code of the user that went on as if nothing had been."""
     clock: Callable[[], float] = time.monotonic
-    meter: Meter | None = None
+    meter: Meter
     _saved_at: float = field(init=False, default=0.0)
     _saved_step: int = field(init=False, default=0)
     _operations: tuple[Operation, ...] = field(init=False)
     _plan: str = field(init=False)
-    _meter: Meter = field(init=False)
     metrics: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         plan = self.assignment.launch.plan
         self._operations, self._plan = compiled(plan), plan.hash
-        self._meter = self.meter or Meter(plan=plan, training=self.assignment.launch.training)
 
     def run(self, restore: CheckpointRef | None) -> Outcome:
         """Restore if there is something to restore, then train to the last step or until all ranks agree to stop."""
@@ -126,7 +124,7 @@ class Executor:
         step, loss = self.context.step + 1, 0.0
         if step % PLAN_CHECKED_EVERY == 0:
             self._check_plan(step)
-        self._meter.begin()
+        self.meter.begin()
         parts = self.batches.indices(step)
         result: Contract = Empty()
         agreed = Agreed(loss=0.0, stop=False, save=False)
@@ -137,7 +135,7 @@ class Executor:
                 case Pipe():
                     loss += self.algorithm.pipe_step([self.batches.load(part) for part in parts])
                 case Commit():
-                    self._meter.computed()
+                    self.meter.computed()
                     self._require_sound(step, loss)
                     result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
                     self.context.done("submit_gradients")
@@ -176,7 +174,7 @@ class Executor:
             self.metrics["gradientNorm"] = result.gradient_norm
             if result.loss_scale is not None:
                 self.metrics |= {"lossScale": result.loss_scale, "skippedSteps": str(result.skipped)}
-        self.metrics |= self._meter.after_step()
+        self.metrics |= self.meter.after_step()
         self.report(self.context.step, self.context.section, self.metrics)
 
     def _due(self) -> bool:

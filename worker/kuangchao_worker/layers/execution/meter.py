@@ -54,7 +54,7 @@ class Meter:
     _figures: dict[str, str] = field(init=False, default_factory=dict)
 
     def begin(self) -> None:
-        """A step begins. The first one only starts the clock: it also builds what later steps find."""
+        """A step begins."""
         if self.traffic is not None:
             self.traffic.begin()
 
@@ -64,7 +64,10 @@ class Meter:
             self.traffic.end()
 
     def after_step(self) -> Mapping[str, str]:
-        """Figures as decimal texts by name, renewed after at least `LOOK_SECONDS`; none until then."""
+        """Figures as decimal texts by name, renewed after at least `LOOK_SECONDS`; none until then.
+
+        The first step counts in none: it also builds what later steps find.
+        """
         now = self.clock()
         if self._since is None:
             self._since, self._first_memory = now, self.memory()

@@ -17,8 +17,6 @@ class Compute:
 class Pipe:
     """All micro-batches through this rank's stages of a pipeline, then gradients are reduced."""
 
-    micro_batches: int
-
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -35,7 +33,7 @@ Operation = Compute | Pipe | Commit | Agree
 
 def compiled(plan: ParallelPlan) -> tuple[Operation, ...]:
     """The operations of every step of a plan."""
-    count = plan.accumulation_steps
     if plan.pipeline > 1:
-        return Pipe(count), Commit(), Agree()
+        return Pipe(), Commit(), Agree()
+    count = plan.accumulation_steps
     return *(Compute(number, reduce=number == count - 1) for number in range(count)), Commit(), Agree()
