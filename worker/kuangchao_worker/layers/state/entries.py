@@ -132,9 +132,7 @@ def _shared(tensor: torch.Tensor, mesh: DeviceMesh | None) -> list[str]:
     split: set[str] = {PIPELINE}
     if isinstance(tensor, DTensor):
         names = tensor.device_mesh.mesh_dim_names or ()
-        split |= {name for name, placement in zip(names, tensor.placements, strict=True) if not _repeats(placement)}
+        split |= {
+            name for name, placement in zip(names, tensor.placements, strict=True) if not placement.is_replicate()
+        }
     return [axis for axis in (mesh.mesh_dim_names or ()) if axis not in split] if mesh is not None else []
-
-
-def _repeats(placement: Any) -> bool:
-    return bool(placement.is_replicate())

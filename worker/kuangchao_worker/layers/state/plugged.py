@@ -24,7 +24,7 @@ from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep, StepTraffic
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.seal import Owned
-from kuangchao_worker.layers.state.source import Source
+from kuangchao_worker.layers.state.source import Source, memory_file
 
 log = logging.getLogger(__name__)
 Call = Callable[[str, Contract], Contract]
@@ -144,7 +144,7 @@ class PluggedStore:
         files = self._store.payloads(rank, step)
         if memory:
             kept = {"step": step, "plugin": self._plugin.plugin, "memory": in_memory(memory)}
-            files[f"plugin-{rank}.pt"] = kept
+            files[memory_file(rank)] = kept
         return files
 
     def restore(self, source: Source) -> None:
@@ -181,7 +181,7 @@ def _memory(source: Source, plugin: str, rank: int, world: int) -> dict[str, tor
     added up, so its sum is what must not change.
     """
     names = [file.path for file in source.manifest.files if _MEMORY.fullmatch(file.path)]
-    own = f"plugin-{rank}.pt"
+    own = memory_file(rank)
     same = len(names) == world and own in names
     read = [own] if same else sorted(names)
     parts = [content for name in read if (content := source.read(name)) and content["plugin"] == plugin]

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 
 from kuangchao_contracts.errors import CheckpointCorruptError
-from kuangchao_worker.layers.state.entries import Entries, Holders, local, piece_of, writes
+from kuangchao_worker.layers.state.entries import (
+    GROUPS,
+    MODULE,
+    SCHEDULER,
+    STATES,
+    Entries,
+    Holders,
+    local,
+    piece_of,
+    writes,
+)
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.pieces import Piece, overlap, whole, within
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source, layout_file, shard_file
@@ -37,7 +47,7 @@ def _declared(tensor: torch.Tensor) -> dict[str, Any]:
 def fill(entries: Entries, source: Source) -> None:
     """Copy into the entries what a checkpoint holds of them.
 
-    Raises CheckpointCorruptError for an entry that it lacks in part, StorageError is the caller's for other shapes.
+    Raises CheckpointCorruptError for an entry of which it lacks some, ValueError for one of another shape.
     """
     missing = {name: piece_of(tensor).elements for name, tensor in entries.tensors.items()}
     values: dict[str, Any] = {}
@@ -76,7 +86,8 @@ def _copy(target: torch.Tensor, piece: torch.Tensor, written: Piece, part: Piece
 def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> None:
     """As `fill`, from the one file that data-parallel ranks write. `order` names the optimizer's parameters.
 
-    Raises CheckpointCorruptError when there is no such file or it lacks an entry, KeyError for another model.
+    Raises CheckpointCorruptError when there is no such file, KeyError for an entry that it lacks, ValueError for one of
+    another shape.
     """
     content = source.read(SHARED_FILE)
     if content is None:
@@ -92,11 +103,11 @@ def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> None:
 
 def by_name(content: Mapping[str, Any], order: list[str]) -> dict[str, Any]:
     """Module, optimizer and schedule of data-parallel ranks with the names of `entries`; torch numbers parameters."""
-    found: dict[str, Any] = {f"module.{name}": value for name, value in content["module"].items()}
+    found: dict[str, Any] = {f"{MODULE}{name}": value for name, value in content["module"].items()}
     for number, state in content["optimizer"]["state"].items():
-        found |= {f"optimizer.state.{order[number]}.{key}": value for key, value in state.items()}
+        found |= {f"{STATES}{order[number]}.{key}": value for key, value in state.items()}
     for group in content["optimizer"]["param_groups"]:
         for number in group["params"]:
             common = {key: value for key, value in group.items() if key != "params"}
-            found |= {f"optimizer.param_groups.{order[number]}.{key}": value for key, value in common.items()}
-    return found | {"scheduler": content["scheduler"]}
+            found |= {f"{GROUPS}{order[number]}.{key}": value for key, value in common.items()}
+    return found | {SCHEDULER: content["scheduler"]}

@@ -22,6 +22,11 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.pt"
 
 
+def memory_file(rank: int) -> str:
+    """What a plug-in remembers on a rank."""
+    return f"plugin-{rank}.pt"
+
+
 def shard_file(rank: int) -> str:
     """A rank's pieces of tensors, and plain values."""
     return f"shard-{rank}.pt"

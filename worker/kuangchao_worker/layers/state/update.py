@@ -4,7 +4,7 @@ numbers. The same on every rank, since all of it follows from the norm over the 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -61,7 +61,7 @@ class UpdateRule:
     """How gradients become an update. `clip_norm` bounds their norm over the whole model."""
 
     clip_norm: float | None = None
-    scale: LossScale | None = field(default=None)
+    scale: LossScale | None = None
 
     @property
     def factor(self) -> float:
