@@ -1,14 +1,17 @@
 """Links are used by torch and the layers alone: any other call of `torch.distributed` is refused, told, remembered."""
 
+import _thread
+import time
 from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore, TCPStore
-from torch.distributed.device_mesh import init_device_mesh
+from torch._C._distributed_c10d import FileStore, HashStore, ProcessGroupGloo, TCPStore
+from torch.distributed import device_mesh, rpc
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,9 +37,27 @@ CALLS: dict[str, Callable[[], Any]] = {
     "torch.distributed._get_default_store": lambda: dist.distributed_c10d._get_default_store().check(["key"]),
     "ProcessGroup.allreduce": lambda: dist.group.WORLD.allreduce([ONE]),  # type: ignore[union-attr]  # there is one
     "ProcessGroup.get_group_store": lambda: dist.group.WORLD.get_group_store(),  # type: ignore[union-attr]  # there is one
+    "ProcessGroup.all_gather_single": lambda: dist.group.WORLD.all_gather_single(ONE, ONE),  # type: ignore[union-attr]  # as above
+    "Backend.allreduce": lambda: backend().allreduce([ONE]),
     "TCPStore": lambda: TCPStore("127.0.0.1", 1, 1, False),
+    "ProcessGroupGloo": lambda: ProcessGroupGloo(FileStore("/dev/null", 1), 0, 1),
+    "DeviceMesh": lambda: device_mesh.DeviceMesh("cpu", [0]),
+    "torch.distributed.rpc.init_rpc": lambda: rpc.init_rpc("here", rank=0, world_size=1),  # type: ignore[no-untyped-call]  # torch has no types here
+    "torch.distributed._all_gather_base": lambda: dist._all_gather_base(ONE, ONE),  # type: ignore[attr-defined]  # is there
 }
 """What a task must not do, by the name that its error gives."""
+
+
+ELSEWHERE: dict[str, Callable[[], Any]] = {
+    "torch.distributed.init_device_mesh": lambda: device_mesh.init_device_mesh("cpu", (1,)),
+    "torch.distributed.new_group": lambda: device_mesh.new_group([0]),  # type: ignore[attr-defined]  # is there
+    "torch.distributed.nn.functional.all_reduce": lambda: dist.nn.all_reduce(ONE),  # type: ignore[no-untyped-call]  # as above
+}
+"""The same where torch's own documentation imports them from."""
+
+
+def backend() -> Any:
+    return dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]  # there is one
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +72,13 @@ def guarded(told: list[DirectCommunicationError]) -> LinkGuard:
     return LinkGuard(lambda: "rank 5, step 8", told.append)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_of_a_task_is_refused_told_and_not_forgotten(name: str) -> None:
+@pytest.mark.parametrize(("name", "call"), [*CALLS.items(), *ELSEWHERE.items()])
+def test_a_call_of_a_task_is_refused_told_and_not_forgotten(name: str, call: Callable[[], Any]) -> None:
     told: list[DirectCommunicationError] = []
     with guarded(told) as guard:
         guard.check()
         with pytest.raises(DirectCommunicationError, match=f"rank 5, step 8: {__name__} called {name};") as first:
-            CALLS[name]()
+            call()
         with pytest.raises(DirectCommunicationError):
             dist.barrier()
         with pytest.raises(DirectCommunicationError) as again:
@@ -75,12 +96,37 @@ def test_functions_that_were_taken_by_name_are_the_guarded_ones() -> None:
 def test_asking_is_free() -> None:
     with guarded([]) as guard:
         assert (dist.is_initialized(), dist.get_rank(), dist.get_world_size()) == (True, 0, 1)
+        assert (dist.group.WORLD.rank(), dist.group.WORLD.size()) == (0, 1)  # type: ignore[union-attr]  # there is one
+        assert (backend().rank(), dist.get_process_group_ranks(dist.group.WORLD)) == (0, [0])
+        dist.distributed_c10d.get_debug_level()
         guard.check()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_thread_that_begins_with_a_call_is_refused_as_well() -> None:
+    """Nobody has called it: there is no frame of Python above."""
+    told: list[DirectCommunicationError] = []
+    with guarded(told) as guard:
+        _thread.start_new_thread(dist.barrier, ())
+        while not told:
+            time.sleep(0.001)
+        with pytest.raises(DirectCommunicationError, match=r"a nameless module called torch\.distributed\.barrier"):
+            guard.check()
+
+
+def test_nothing_but_functions_is_replaced() -> None:
+    """torch's compiler finds a type by its name in these modules, and cannot do without it."""
+    modules = (dist, dist.distributed_c10d, device_mesh, dist._functional_collectives, dist.nn, dist.nn.functional)
+    before = {(module, name): value for module in modules for name, value in vars(module).items()}
+    with guarded([]):
+        replaced = [value for (module, name), value in before.items() if vars(module)[name] is not value]
+    assert len(replaced) > 100
+    assert {type(value) for value in replaced} <= {FunctionType, BuiltinFunctionType}
 
 
 def test_hooks_of_torch_communicate_within_the_forward_pass_of_a_task() -> None:
     told: list[DirectCommunicationError] = []
-    mesh = init_device_mesh("cpu", (1,))
+    mesh = device_mesh.init_device_mesh("cpu", (1,))
     with guarded(told):
         for model in (fully_shard(nn.Linear(2, 2), mesh=mesh), DistributedDataParallel(nn.Linear(2, 2))):
             model(torch.ones(1, 2)).sum().backward()

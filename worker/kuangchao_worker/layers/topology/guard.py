@@ -14,46 +14,45 @@ name, and reaches operators of `torch.ops` that no function of Python stands bef
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from types import BuiltinFunctionType, FunctionType, TracebackType
+from typing import Any, Final, Self, TypeGuard
 
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.distributed.nn.functional as differentiable
-from torch._C._distributed_c10d import (  # torch.distributed has them, but not for type checkers
-    FileStore,
-    HashStore,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+import torch.distributed.device_mesh as meshes
+import torch.distributed.nn as differentiable
+import torch.distributed.rpc as remote
+from torch._C import _distributed_c10d as bound  # torch.distributed has these classes, but not for type checkers
 from torch.distributed import distributed_c10d as c10d
 
 from kuangchao_contracts.errors import DirectCommunicationError
 
 ALLOWED: Final = ("torch.", "kuangchao_worker.layers.", "kuangchao_worker.parallel.", "kuangchao_worker.rank.")
-QUERIES: Final = frozenset(
+ASKING: Final = ("get_", "is_", "supports_", "_get_", "_has_", "_id", "_backend_id", "_device_types", "__", "_pybind")
+"""How names begin of what only asks."""
+ASKS: Final = frozenset({"rank", "size", "name", "boxed", "unbox", "mem_allocator", "memory_stats", "has_extended_api"})
+"""Other methods that only ask."""
+HANDS_OUT: Final = frozenset(
     {
-        "get_backend", "get_backend_config", "get_backend_impl", "get_default_backend_for_device", "get_global_rank",
-        "get_group_rank", "get_node_local_rank", "get_pg_count", "get_process_group_ranks", "get_rank",
-        "get_world_size", "is_backend_available", "is_gloo_available", "is_initialized", "is_mpi_available",
-        "is_nccl_available", "is_torchelastic_launched", "is_ucc_available", "is_xccl_available", "supports_complex",
+        "get_group_store",
+        "_get_default_group",
+        "_get_default_store",
+        "_get_process_group_store",
+        "get_reconfigure_handle",
     }
+)
+"""What is called like a question and hands out what links are made of."""
+PRIVATE: Final = (
+    "_coalescing_manager", "_broadcast_coalesced", "_all_gather_base", "_reduce_scatter_base", "_new_group_with_tag",
+    "_new_process_group_helper", "_find_or_create_pg_by_ranks_and_tag", "_abort_process_group", *HANDS_OUT,
 )  # fmt: skip
-"""Functions that only ask."""
-PRIVATE: Final = ("_get_default_group", "_get_default_store", "_get_process_group_store", "_coalescing_manager")
-COLLECTIVES: Final = (
-    "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
-    "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "get_group_store", "monitored_barrier", "recv",
-    "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_tensor_coalesced", "scatter", "send", "split_group",
-    "_allgather_base", "_reduce_scatter_base",
-)  # fmt: skip
-"""Methods of a process group that use it, or hand out its store."""
-KEYS: Final = (
-    "add", "append", "barrier", "check", "clone", "compare_set", "delete_key", "get", "list_keys", "multi_get",
-    "multi_set", "num_keys", "queue_pop", "queue_push", "set", "wait",
-)  # fmt: skip
-"""Methods of a store."""
+"""Functions of `torch.distributed` that are not public, and found in programs."""
+SHOWING: Final = (dist, c10d, meshes, functional, differentiable, differentiable.functional)
+"""Modules in which people find the same functions."""
+GROUPS: Final = (dist.ProcessGroup, bound.Backend)
+STORES: Final = (bound.Store, bound.TCPStore, bound.PrefixStore, bound.FileStore, bound.HashStore)
+MADE: Final = ("TCPStore", "ProcessGroupGloo", "ProcessGroupNCCL")
+"""Classes of which nobody else makes one, as far as this torch has them."""
 Function = Callable[..., Any]
 
 
@@ -94,7 +93,9 @@ class LinkGuard:
 
         @functools.wraps(function)
         def call(*given: Any, **named: Any) -> Any:
-            caller = frame(1).f_globals.get("__name__", "")
+            # nobody has called what a thread of C was begun with
+            above = frame().f_back
+            caller = above.f_globals.get("__name__", "") if above is not None else ""
             if caller not in known:
                 self._judge(shown, caller)
             return function(*given, **named)
@@ -116,29 +117,44 @@ class LinkGuard:
 
 def _entries() -> Iterator[tuple[Any, str, str]]:
     """Owner, name, and what people call it."""
-    functions = [name for name in c10d.__all__ if _is_function(c10d, name) and name not in QUERIES]
-    for name in (*functions, *PRIVATE):
-        for module in (dist, c10d):
-            if name in vars(module):
-                yield module, name, f"torch.distributed.{name}"
-    yield from ((dist, name, f"torch.distributed.{name}") for name in ("init_device_mesh", "rendezvous"))
-    for module in (functional, differentiable):
-        for name in vars(module).copy():
-            if not name.startswith(("_", "legacy_")) and _is_own_function(module, name):
-                yield module, name, f"{module.__name__}.{name}"
-    for name in COLLECTIVES:
-        if name in vars(dist.ProcessGroup):
-            yield dist.ProcessGroup, name, f"ProcessGroup.{name}"
-    for store in (Store, TCPStore, PrefixStore, FileStore, HashStore):
-        for name in KEYS:
-            if name in vars(store):
-                yield store, name, f"{store.__name__}.{name}"
-    yield TCPStore, "__init__", "TCPStore"
+    shown = dict(_functions())
+    for module in SHOWING:
+        for name, value in list(vars(module).items()):
+            if _is_function(value) and value in shown:
+                yield module, name, shown[value]
+    yield remote, "init_rpc", "torch.distributed.rpc.init_rpc"
+    yield dist, "rendezvous", "torch.distributed.rendezvous"
+    for owner in (*GROUPS, *STORES):
+        yield from ((owner, name, f"{owner.__name__}.{name}") for name in _methods(owner))
+    yield meshes.DeviceMesh, "__init__", "DeviceMesh"
+    for name in MADE:
+        if hasattr(bound, name):
+            yield getattr(bound, name), "__init__", name
 
 
-def _is_function(module: Any, name: str) -> bool:
-    return name in vars(module) and callable(vars(module)[name]) and not isinstance(vars(module)[name], type)
+def _functions() -> Iterator[tuple[Function, str]]:
+    """Functions that make links, use them or hand them out, and what people call them."""
+    for name in (*c10d.__all__, *PRIVATE):
+        value = vars(c10d).get(name, vars(dist).get(name))
+        if _is_function(value) and _uses(name):
+            yield value, f"torch.distributed.{name}"
+    yield meshes.init_device_mesh, "torch.distributed.init_device_mesh"
+    for module in (functional, differentiable.functional):
+        for name, value in vars(module).items():
+            own = _is_function(value) and value.__module__ == module.__name__
+            if own and not name.startswith(("_", "legacy_")):
+                yield value, f"{module.__name__}.{name}"
 
 
-def _is_own_function(module: Any, name: str) -> bool:
-    return _is_function(module, name) and getattr(vars(module)[name], "__module__", "") == module.__name__
+def _methods(owner: type) -> list[str]:
+    called = [name for name, value in vars(owner).items() if callable(value) and not isinstance(value, type)]
+    return [name for name in called if name not in ASKS and _uses(name)]
+
+
+def _uses(name: str) -> bool:
+    return name in HANDS_OUT or not name.startswith(ASKING)
+
+
+def _is_function(value: Any) -> TypeGuard[Function]:
+    # torch's compiler looks into the modules of links too: what is no function must stay what it is
+    return type(value) in (FunctionType, BuiltinFunctionType)
