@@ -12,6 +12,7 @@ import torch
 
 from kuangchao_contracts.reasons import Reason
 from kuangchao_worker.agent.memory import PodMemory, own_group
+from kuangchao_worker.agent.ranks import RankProcess
 from kuangchao_worker.agent.views import RankView
 from kuangchao_worker.pod.channel import RankMessage
 from kuangchao_worker.pod.memory import UNKNOWN, Figures, on_device, ran_out, refused
@@ -188,3 +189,18 @@ def test_the_report_has_figures_of_whoever_knows_them(tmp_path: Path) -> None:
     plain = ended(pod, code=1, raised="ValueError", tail="ValueError: x", peak=5).report(held=False)
     assert (plain.error_kind, plain.peak_memory_bytes) == ("ValueError", None)
     assert "peakMemoryBytes" not in plain.wire()
+
+
+@pytest.mark.parametrize(
+    "after", ["", "\rEpoch:  40%|####      | 4/10 [00:00<00:00]\n", "INFO: closing\n", "warning: leaked semaphores\n"]
+)
+async def test_what_is_printed_after_a_traceback_does_not_hide_it(after: str, tmp_path: Path) -> None:
+    """A progress bar that is closed by the interpreter says its last word after the exception's."""
+    read, write = os.pipe()
+    os.write(write, f"Epoch:  30%|###\r[rank0]: torch.OutOfMemoryError: {ON_GPU}\n{after}".encode())
+    os.close(write)
+    process = RankProcess(0, os.getpid(), read)
+    process.ended(1)
+    view = RankView(0)
+    view.end(process, PodMemory(tmp_path, 1))
+    assert (view.error_kind, view.memory) == (Reason.OUT_OF_MEMORY, on_device(ON_GPU))

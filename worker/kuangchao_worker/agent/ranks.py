@@ -46,9 +46,10 @@ class RankProcess:
     def last_words(self) -> tuple[str | None, str]:
         """(name of the exception that ended a Python program, last lines of standard error)."""
         lines = self._tail.decode("utf-8", "replace").strip().splitlines()[-12:]
-        raised = next((match[1] for line in reversed(lines) if (match := _RAISED.match(line))), None)
-        known = raised is not None and raised.endswith(("Error", "Exception", "Interrupt"))
-        return raised.rsplit(".", 1)[-1] if raised and known else None, "\n".join(lines)[-800:]
+        # a bar or a log line that comes after the traceback begins with a word and a colon as well
+        names = (match[1].rsplit(".", 1)[-1] for line in reversed(lines) if (match := _RAISED.match(line)))
+        raised = next((name for name in names if name.endswith(("Error", "Exception", "Interrupt"))), None)
+        return raised, "\n".join(lines)[-800:]
 
     def close(self) -> None:
         """Stop relaying."""
