@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.distributed.pipelining._backward import stage_backward
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
@@ -14,7 +16,7 @@ from kuangchao_contracts.plan import ParallelPlan, Recompute
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_operator.layers.strategy.schedule.orders import orders, placement
 from kuangchao_operator.layers.strategy.schedule.passes import Kind, Pass
-from kuangchao_worker.layers.execution.pipe import ONE_STAGE, STAGES
+from kuangchao_worker.layers.execution.pipe import ONE_STAGE, STAGES, PipeRunner
 from kuangchao_worker.layers.state.chain import stages_on
 from kuangchao_worker.rank.runnable import CHUNKS, require_runnable
 from tests.unit.worker.fakegate import make_plan
@@ -98,3 +100,34 @@ def test_what_torch_refuses_is_refused_before(schedule: Schedule) -> None:
 def test_what_no_worker_runs_is_refused(plan: ParallelPlan, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         require_runnable(plan, ParallelRules())
+
+
+class Broken(torch.autograd.Function):
+    """A backward pass that fails."""
+
+    @staticmethod
+    def forward(_: Any, given: torch.Tensor) -> torch.Tensor:
+        return given.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise InvalidInputError("task.loss", gradient.item(), "is too much")
+
+
+def own() -> None:
+    raise RuntimeError("the task's own") from ValueError("and its cause")
+
+
+def in_a_stage() -> None:
+    given = torch.ones(1, requires_grad=True)
+    stage_backward(Broken.apply(given), None, [given])
+
+
+@pytest.mark.parametrize(("act", "kind"), [(in_a_stage, InvalidInputError), (own, RuntimeError)])
+def test_what_is_raised_in_a_stage_comes_out_as_it_is(act: Any, kind: type[Exception]) -> None:
+    """torch raises an error of its own instead, by which neither want of memory nor a lost peer would be known."""
+    runner = PipeRunner.__new__(PipeRunner)
+    runner.first, runner.last, runner._schedule = False, False, SimpleNamespace(step=lambda **_: act())
+    with pytest.raises(kind) as error:
+        runner.step([], lambda output, _: output)
+    assert type(error.value) is kind

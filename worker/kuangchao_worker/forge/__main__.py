@@ -14,12 +14,14 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from typing import Any, Final, NoReturn
 
 from kuangchao_worker.forge.mortal import die_with_parent
 from kuangchao_worker.forge.shared import share, threads
 from kuangchao_worker.forge.title import set_title
 from kuangchao_worker.pod.defaults import RANK_DEFAULTS
+from kuangchao_worker.pod.ending import leave
 
 MAX_REQUEST: Final = 1 << 18
 BROKEN_EXIT: Final = 70
@@ -112,10 +114,10 @@ def _become(request: dict[str, Any], output: int, connection: socket.socket) -> 
         set_title(request["title"])
         if os.getppid() == parent:
             code = _serve_store(request["attempt"], output) if "attempt" in request else _train(request["path"], output)
+    except BaseException:  # noqa: BLE001 - nothing may come back to the loop of the forge
+        traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code)
 
 
 def _train(path: str, output: int) -> int:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import DRAINED_EXIT
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
+from kuangchao_worker.pod.ending import leave
 from kuangchao_worker.rank.failure import FAILED_EXIT, describe, kind_of
 
 
@@ -52,18 +52,15 @@ def main(path: str) -> int:
         from kuangchao_worker.rank.wiring import run_rank
 
         outcome = run_rank(assignment, channel, stop)
-    except (Exception, SystemExit) as error:
-        # SystemExit too: code of the user that ends the process, even with 0, has not finished the training
-        logging.getLogger("kuangchao.rank").exception("rank %d failed", assignment.rank)
+    except BaseException as error:
+        # SystemExit and the like too: who ends the process, even with 0, has not finished the training. First comes the
+        # word that counts: the task may have closed standard error, or taken logging away
         channel.reliable(last_words(assignment.rank, channel.step, error))
+        with contextlib.suppress(Exception):
+            logging.getLogger("kuangchao.rank").exception("rank %d failed", assignment.rank)
         return FAILED_EXIT
     return DRAINED_EXIT if outcome is Outcome.DRAINED else 0
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1])
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # threads of torch may wait for dead peers for ever; what had to be finished is finished
-    os._exit(code)
+    leave(main(sys.argv[1]))

@@ -20,6 +20,7 @@ from kuangchao_contracts.parallel import ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import ParallelPlan
 
 PIPELINE: Final = "pipeline"
+TORCHS: Final = "torch.distributed.pipelining."
 ONE_STAGE: Final[dict[Schedule, type[PipelineScheduleSingle]]] = {
     Schedule.GPIPE: ScheduleGPipe,
     Schedule.ONE_F_ONE_B: Schedule1F1B,
@@ -79,16 +80,28 @@ class PipeRunner:
         self._loss = loss
         found: list[torch.Tensor] = []
         given = (torch.cat(list(inputs)),) if self.first else ()
-        if self.last:
-            self._schedule.step(*given, target=self._numbers, losses=found, return_outputs=False)
-        else:
-            self._schedule.step(*given, return_outputs=False)
+        try:
+            if self.last:
+                self._schedule.step(*given, target=self._numbers, losses=found, return_outputs=False)
+            else:
+                self._schedule.step(*given, return_outputs=False)
+        except RuntimeError as error:
+            raise _raised(error) from None
         return [value.item() for value in found]
 
     def _of(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         if self._loss is None:
             raise ValueError("a loss is asked for outside a step")
         return self._loss(output, int(number))
+
+
+def _raised(error: BaseException) -> BaseException:
+    """What was raised in a stage: torch puts an error of its own, "failed to run forward", in its place."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    wrapped = last is not None and str(last.tb_frame.f_globals.get("__name__")).startswith(TORCHS)
+    return _raised(error.__cause__) if wrapped and error.__cause__ is not None else error
 
 
 def _own(module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
