@@ -65,7 +65,7 @@ class Report:
         Until the next `progress` the job is watched with the patience of `fault.firstStepSeconds` instead of
         `hangSeconds`. Said at once. Raises InvalidInputError for what cannot be a name.
         """
-        if SECTION.fullmatch(name) is None:
+        if not _section(name):
             raise InvalidInputError(
                 "section", name, "a section is named by a letter and up to 31 of A-Za-z0-9_.-", EVALUATE
             )
@@ -89,25 +89,28 @@ class Report:
 
     def _say(self, said: Mapping[str, int], texts: Mapping[str, str], section: str | None = None) -> None:
         path, rank = self._environment.get(SOCKET_VARIABLE), self._environment.get("RANK", "0")
-        if not path:
+        if not path or not rank.isdecimal():
             return
-        if self._sender is None or self._sender.speaker != (path, rank):
-            self._sender = Sender(path, rank, self._clock)
+        # a forked process (a DataLoader's worker, say) speaks for itself: what its parent noted is the parent's to say
+        speaker = (path, int(rank), os.getpid())
+        if self._sender is None or self._sender.speaker != speaker:
+            self._sender = Sender(speaker, self._clock)
             atexit.register(self._sender.close)
         self._sender.say(said, texts, section)
 
 
 class Sender:
-    """The end of the channel that belongs to one rank: keeps what is not said yet, and says it seldom."""
+    """The end of the channel that belongs to one process of a rank: keeps what is not said yet, and says it seldom."""
 
-    def __init__(self, path: str, rank: str, clock: Callable[[], float]) -> None:
-        self.speaker = (path, rank)
+    def __init__(self, speaker: tuple[str, int, int], clock: Callable[[], float]) -> None:
+        self.speaker = speaker
         self._clock, self._lock = clock, threading.Lock()
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, str] = {}
         self._names: set[str] = set()
-        self._section = TRAIN
+        self._section: str | None = None
+        """None: this process has named none, so the one that the rank is in stays."""
         self._last, self._unsaid, self._ended, self._warned = -REPORT_SECONDS, False, False, False
 
     def say(self, numbers: Mapping[str, int], texts: Mapping[str, str], section: str | None = None) -> None:
@@ -148,8 +151,8 @@ class Sender:
         """Say what is not said yet. A step that was sent stays noted, for the metrics that follow it."""
         if self._socket is None or not self._unsaid:
             return
-        path, rank = self.speaker
-        message = {"rank": int(rank), "section": self._section, **self._numbers, "metrics": self._texts}
+        path, rank, _ = self.speaker
+        message = {"rank": rank, "section": self._section, **self._numbers, "metrics": self._texts}
         self._socket.settimeout(patience)
         try:
             self._socket.sendto(json.dumps(message).encode(), path)
@@ -159,14 +162,28 @@ class Sender:
         self._texts, self._unsaid = {}, False
 
 
+def _section(name: str) -> bool:
+    try:
+        return SECTION.fullmatch(name) is not None
+    except TypeError:
+        return False
+
+
 def _whole(field: str, value: SupportsIndex, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise InvalidInputError(field, value, "is no whole number", least) from None
+        raise InvalidInputError(field, value, "is no whole number", _nearest(value, least)) from None
     if not least <= number <= MAX_NUMBER:
         raise InvalidInputError(field, number, "cannot be shown", min(max(number, least), MAX_NUMBER))
     return number
+
+
+def _nearest(value: object, least: int) -> int:
+    try:
+        return min(max(round(float(value)), least), MAX_NUMBER)  # type: ignore[arg-type]  # what is none raises
+    except (TypeError, ValueError, OverflowError):
+        return least
 
 
 def _texts(metrics: Mapping[str, SupportsFloat]) -> dict[str, str]:

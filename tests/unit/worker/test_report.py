@@ -1,5 +1,6 @@
 """What scripts say of themselves reaches the agent: seldom, whole at the end, bounded, and never at their cost."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -120,6 +121,7 @@ def test_number_of_names_is_bounded(ear: Ear, told: Report, clock: Clock) -> Non
         (lambda r: r.metrics(**{"\x1b[2J": 1}), "metrics"),
         (lambda r: r.metrics(**{"x" * 49: 1}), "metrics"),
         (lambda r: r.metrics(step=1), "metrics"),
+        (lambda r: r.section(None), "section"),
     ],
 )
 @pytest.mark.parametrize("inside", [True, False])
@@ -177,3 +179,32 @@ def test_a_section_is_said_at_once_and_ends_with_the_next_step(told: Report, ear
 def test_a_section_has_a_name(told: Report, name: str) -> None:
     with pytest.raises(InvalidInputError, match="section"):
         told.section(name)
+
+
+def test_a_forked_process_says_nothing_of_its_parent(told: Report, ear: Ear, clock: Clock) -> None:
+    """Workers of a DataLoader live on while the rank evaluates, and begin with a copy of what it has not said yet."""
+    told.progress(3, loss=1)
+    told.progress(4, loss=2)
+    pid = os.fork()
+    if pid == 0:
+        clock.now += 2 * REPORT_SECONDS
+        told.metrics(read=7)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    told.section("evaluate")
+    view = RankView(2)
+    heard = ear.heard()
+    for message in heard:
+        view.hear(message)
+    assert [m.metrics for m in heard] == [{"loss": "1"}, {"read": "7"}, {"loss": "2"}]
+    assert (view.section, [m.section for m in heard]) == ("evaluate", ["train", None, "evaluate"])
+
+
+def test_a_rank_that_is_no_number_is_no_error(ear: Ear, clock: Clock) -> None:
+    Report({"KUANGCHAO_MONITOR": ear.path, "RANK": "first"}, clock).progress(1)
+    assert ear.heard() == []
+
+
+def test_the_nearest_step_is_named(told: Report) -> None:
+    with pytest.raises(InvalidInputError, match=r"step=7\.6: is no whole number; nearest legal value: 8"):
+        told.progress(7.6)  # type: ignore[arg-type]  # planted
