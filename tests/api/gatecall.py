@@ -25,16 +25,21 @@ class GateRefusedError(Exception):
         super().__init__(f"{status} {code}")
 
 
-def call_gate(operator: "Operator", tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object) -> Object:
+def call_gate(
+    operator: "Operator", tls: ssl.SSLContext, token: str, op: str, resource: str, request: Object, patience: float
+) -> Object:
     """One call over HTTPS. Raises OSError when no answer comes."""
     body = json.dumps({"resource": resource, "request": request}).encode()
-    return post(operator, tls, token, f"call/{op}", body)
+    return post(operator, tls, token, f"call/{op}", body, patience)
 
 
-def post(operator: "Operator", tls: ssl.SSLContext, token: str, path: str, body: bytes) -> Object:
-    """One request, made again while the disk under the operator's record is too slow for it, as agents do."""
+def post(
+    operator: "Operator", tls: ssl.SSLContext, token: str, path: str, body: bytes, patience: float = PATIENCE
+) -> Object:
+    """One request, made again while no answer comes or the disk under the operator's record is too slow for it, as
+    agents do. Raises OSError when there is none within `patience` seconds."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    url, end = f"https://127.0.0.1:{operator.gate_port}/v1/{path}", time.monotonic() + PATIENCE
+    url, end = f"https://127.0.0.1:{operator.gate_port}/v1/{path}", time.monotonic() + patience
     while True:
         call = urllib.request.Request(url, body, headers, method="POST")
         try:
@@ -43,8 +48,9 @@ def post(operator: "Operator", tls: ssl.SSLContext, token: str, path: str, body:
         except urllib.error.HTTPError as error:
             if error.code != UNAVAILABLE or time.monotonic() > end:
                 raise GateRefusedError(error.code, json.load(error)["error"]) from None
-        except http.client.HTTPException as error:  # the operator was ended while it answered
-            raise ConnectionError(f"half an answer: {error}") from None
+        except (OSError, http.client.HTTPException):  # it is not there, was ended while it answered, or gave us up
+            if time.monotonic() > end:
+                raise
         time.sleep(0.2)
 
 

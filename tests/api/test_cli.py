@@ -74,7 +74,7 @@ def test_watch_ends_with_the_job(site: Site) -> None:
     with running(Kubelets(site)):
         gang = Gang(job, job.wait_pods(2))
         gang.join_all()
-        gang.state, gang.step, gang.exit_code = "Exited", 10, 0
+        gang.end(0, step=10)
         with running(gang):
             done = kuangchao(site, "get", "short", "--watch")
     assert "short: Complete" in done.stdout

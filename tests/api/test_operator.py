@@ -29,9 +29,9 @@ def test_a_job_is_planned_admitted_launched_watched_completed_and_reclaimed(site
         assert {reply["launch"]["jobUid"] for reply in gang.launches} == {made["metadata"]["uid"]}
         with running(gang):
             job.wait_phase("Running")
-            gang.step = 10
+            gang.reach(10)
             job.wait(lambda: job.status().get("progressText") == "10/10", "progress")
-            gang.state, gang.exit_code = "Exited", 0
+            gang.end(0, step=10)
             job.wait_phase("Complete")
         job.wait(lambda: not job.pods() and not job.children("secrets"), "children reclaimed")
         job.wait(lambda: "finalizers" not in (job.object() or {})["metadata"], "finalizer released")
@@ -129,8 +129,8 @@ def test_suspended_from_the_start_means_nothing_is_made_and_resuming_uses_the_pr
             job.wait_phase("Running")
             shown = site.server.kubectl("get", "tjob", "paused", "-n", site.namespace)
             assert shown.splitlines()[1].split()[1] == "Running"
-    assert job.condition("Suspended")["status"] == "False"
-    assert job.holds("Ready")
+            assert job.condition("Suspended")["status"] == "False"
+            assert job.holds("Ready")
 
 
 def test_suspending_a_running_job_frees_everything_and_starts_no_time_to_live(site: Site) -> None:
@@ -163,7 +163,7 @@ def test_ranks_of_a_suspended_job_keep_their_rights_until_their_pods_are_gone(si
             job.patch({"suspend": True})
             job.wait_phase("Suspending")
             job.wait(lambda: all(pod["metadata"].get("deletionTimestamp") for pod in job.pods()), "pods told to end")
-            gang.step = 7
+            gang.reach(7)
             job.wait(lambda: job.status().get("progress", {}).get("step") == 7, "what the ranks say is still heard")
             assert gang.bundle(gang.pods[0])["attempt"] == bundle["attempt"] == 1, "the Secret is there"
             assert [refusal for refusal in gang.refusals if refusal[0] in (401, 403)] == []
@@ -186,7 +186,7 @@ def _live_and_die(site: Site) -> None:
     job = site.job("brief", count=2, ttlSecondsAfterFinished=1, training={"steps": 1})
     gang = Gang(job, job.wait_pods(2))
     gang.join_all()
-    gang.step, gang.state, gang.exit_code = 1, "Exited", 0
+    gang.end(0, step=1)
     with running(gang):
         job.wait_gone()
 
@@ -200,7 +200,7 @@ def test_a_failing_rank_restarts_the_gang_in_place_with_new_tokens(site: Site) -
         old = gang.bundle(pods[0])
         with running(gang):
             job.wait_phase("Running")
-            gang.state, gang.exit_code = "Exited", 1
+            gang.end(1)
             job.wait(lambda: job.status()["attempt"] == 2, "attempt 2")
         assert job.status()["restarts"] == 1
         job.wait(lambda: gang.bundle(pods[0])["attempt"] == 2, "new tokens")

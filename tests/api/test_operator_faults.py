@@ -155,7 +155,7 @@ def test_a_restart_disturbs_no_running_job(site: Site, lone_operator: Operator) 
             job.wait_phase("Running")
             assert lone_operator.terminate() == 0
             lone_operator.start()
-            gang.step = 7
+            gang.reach(7)
             job.wait(lambda: job.status().get("progressText") == "7/10", "progress is seen again")
             assert (job.status()["attempt"], job.status()["phase"]) == (1, "Running")
             uids = {pod["metadata"]["uid"] for pod in pods}
@@ -176,11 +176,12 @@ def test_a_job_that_ended_as_the_operator_died_is_still_cleaned_up(site: Site, l
 
 def test_without_the_operator_jobs_that_hold_nothing_can_be_deleted(site: Site, lone_operator: Operator) -> None:
     """nolar/kopf#833, #944, #1104: only jobs with children are held back."""
-    refused, suspended, ended = site.job("refused", pool="nowhere"), site.job("paused", suspend=True), site.job("ended")
+    refused, suspended = site.job("refused", pool="nowhere"), site.job("paused", suspend=True)
+    ended = site.job("ended", training={"steps": 1})
     with running(Kubelets(site)):
         gang = Gang(ended, ended.wait_pods(2))
         gang.join_all()
-        gang.state, gang.exit_code = "Exited", 0
+        gang.end(0, step=1)
         with running(gang):
             ended.wait_phase("Complete")
         ended.wait(lambda: "finalizers" not in (ended.object() or {})["metadata"], "finalizer released")

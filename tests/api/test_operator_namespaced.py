@@ -70,7 +70,7 @@ def test_a_job_runs_with_rights_in_one_namespace_only(confined: Site) -> None:
         gang.join_all()
         with running(gang):
             job.wait_phase("Running")
-            gang.step, gang.state, gang.exit_code = 5, "Exited", 0
+            gang.end(0, step=5)
             job.wait_phase("Complete")
         job.wait(lambda: not job.pods() and not job.children("secrets"), "reclaimed")
 

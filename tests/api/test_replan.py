@@ -26,7 +26,8 @@ def test_an_out_of_memory_gives_a_new_plan_in_a_new_attempt_with_both_figures(si
         token = first.bundle(first.pods[0])["tokens"]["agent/kc:execution"]
         with running(first):
             job.wait_phase("Running")
-            first.step, first.words = 3, OUT_OF_MEMORY
+            first.reach(3)
+            first.words = OUT_OF_MEMORY
             first.exits = {1: 1}
             job.wait(lambda: job.status().get("outOfMemory"), "the peak is kept")
             job.wait(lambda: first.refuses(token), "what the first attempt holds is worth nothing")
@@ -41,8 +42,7 @@ def test_an_out_of_memory_gives_a_new_plan_in_a_new_attempt_with_both_figures(si
         assert {body["spec"]["hash"] for body in job.children("parallelplans")} == {before, after}
         with running(second):
             job.wait_phase("Running")
-            second.step = 10
-            second.state, second.exit_code = "Exited", 0
+            second.end(0, step=10)
             job.wait_phase("Complete")
     status = job.status()
     (failure,) = status["outOfMemory"]

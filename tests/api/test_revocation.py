@@ -78,7 +78,7 @@ def test_a_token_and_a_key_are_taken_back_and_training_goes_on(site: Site) -> No
             eventually(lambda: gang.refuses(old), "the key is refused")
             eventually(lambda: part(lease(gang), 0)["kid"] != kid, "the Secret is signed by another key")
             assert not gang.refuses(lease(gang))
-            gang.step = 7
+            gang.reach(7)
             job.wait(lambda: job.status().get("progress", {}).get("step") == 7, "the gang is heard")
             trust = site.server.request("GET", f"/api/v1/namespaces/{site.namespace}/configmaps/kuangchao-trust")
             assert json.loads(trust["data"]["jwks.json"])["denied"] == [kid]
