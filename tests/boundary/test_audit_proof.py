@@ -27,7 +27,7 @@ from kuangchao_operator.audit.verify import verify
 from kuangchao_operator.cli.audit_proof_commands import proven, verified
 from kuangchao_operator.cli.portforward import PodPort
 from kuangchao_operator.gate.issuer_client import IssuerClient
-from tests.boundary.gate.plane import World, issuer_arguments, process
+from tests.boundary.gate.plane import World, issuer_arguments, one_day, process
 from tests.boundary.gate.test_governance_process import answers
 from tests.ports import free_port
 from tests.unit.authority.records import record
@@ -64,14 +64,14 @@ def now(number: int) -> AuditRecord:
 
 
 async def test_the_record_of_a_store_is_proved_with_public_keys(tmp_path: Path) -> None:
-    audit, lines, anchors = tmp_path / "audit", list[str](), list[str]()
+    audit, lines, anchors, clock = tmp_path / "audit", list[str](), list[str](), one_day()
 
     async def anchor(note: str) -> None:
         anchors.append(note)
 
     for run in range(2):
         async with issuer(tmp_path) as client:
-            sink = StoreSink(audit, time.time)
+            sink = StoreSink(audit, clock)
             await sink.start()
             duty = Checkpointer(audit, sink, client, anchor, lines.append, time.time)
             for number in range(10):

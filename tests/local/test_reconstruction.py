@@ -51,8 +51,10 @@ def one_flipped_byte_is_found(run: Path) -> None:
     assert "rank 1, attempt 2: att-2.rank-1.jsonl line " in problem
     flip(log, 1_000)
     assert audit("job", "--run", str(run))["ok"]
-    (day,) = run.glob("audit/audit-*.sqlite")
-    flip(day, day.read_bytes().index(b'"op":"execution.launch"') + 8)
+    launch = b'"op":"execution.launch"'
+    # a run over midnight has two days
+    day = next(day for day in run.glob("audit/audit-*.sqlite") if launch in day.read_bytes())
+    flip(day, day.read_bytes().index(launch) + 8)
     found = subprocess.run([*AUDIT, "job", "--run", str(run)], capture_output=True, text=True, timeout=PATIENCE)
     assert found.returncode == 1
     assert "audit store: " in found.stderr
