@@ -18,12 +18,15 @@ low, high = map(int, open("/proc/sys/net/ipv4/ip_local_port_range").read().split
 candidates = [port for port in range(10_000, 30_000) if not low <= port <= high] or [0] * count
 held = []
 for port in random.sample(candidates, len(candidates)):
-    probe = socket.socket()
+    probe, mark = socket.socket(), socket.socket(socket.AF_UNIX)
     try:
         probe.bind(("127.0.0.1", port))
+        mark.bind(f"\0kuangchao-port-{probe.getsockname()[1]}")   # a process of tests may have chosen it: tests/ports.py
         held.append(probe)
     except OSError:
         continue
+    finally:
+        mark.close()
     if len(held) == count:
         break
 print(*(s.getsockname()[1] for s in held))
