@@ -175,6 +175,28 @@ class Job:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(self.status(), indent=1)}\n{self.events()}") from None
 
+    def wait_attempt(self, after: int) -> None:
+        """Wait for an attempt later than this one; a job that has ended meanwhile fails at once with the reasons."""
+
+        def probe() -> bool:
+            status = self.status()
+            phase = status.get("phase")
+            assert phase not in ("Complete", "Failed"), f"{self.name} is {phase}: {json.dumps(status, indent=1)}"
+            return bool(status["attempt"] > after)
+
+        eventually(
+            probe,
+            lambda: (
+                f"{self.name} after attempt {after}: {json.dumps(self.status(), indent=1)}\n{self.events()}"
+                f"\n{self.log()}"
+            ),
+        )
+
+    def log(self) -> str:
+        """The end of what its pods have said, for messages."""
+        selector = ("-l", f"kuangchao.io/job={self.name}", "--prefix", "--tail=30")
+        return kubectl("logs", "-n", self.namespace, *selector, check=False)
+
     def wait_step(self, step: int) -> None:
         """Wait until this many steps are in the loss log."""
         eventually(lambda: len(self.curve()) >= step, lambda: f"{self.name} at step {step}: {self.status()}", 0.2)

@@ -91,7 +91,7 @@ def test_a_job_with_a_killed_rank_is_put_in_order(walk: Walk, reference: dict[in
     job.wait_step(committed + 5)
     victim = max(p["metadata"]["name"] for p in job.pods())
     assert "killed" in kubectl("exec", "-n", NAMESPACE, victim, "--", "python", "-c", KILL_RANK)
-    eventually(lambda: job.status()["attempt"] == 2, lambda: f"attempt 2 of {job.name}: {job.status()}")
+    job.wait_attempt(after=1)
     job.finish(reference)
     answer = json.loads(
         kuangchao("audit", "job", f"{NAMESPACE}/{job.name}", "--checkpoints", str(VOLUME), "-o", "json")
