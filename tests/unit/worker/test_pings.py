@@ -11,6 +11,7 @@ import pytest
 from kuangchao_contracts.run import JoinReply
 from kuangchao_worker.agent.links import PATIENCE, SILENCE, Links, Neighbour, Word, key_of, opened, ring, sealed
 from kuangchao_worker.agent.pings import Pings
+from tests.ports import free_port
 
 KEY = key_of("kc/1/secret")
 MILLI = 1_000_000
@@ -157,12 +158,6 @@ def test_a_neighbour_is_told_by_address_so_that_no_agent_waits_for_a_name(host: 
     )
     assert opened(KEY, told) is None
     assert all(opened(KEY, raw) is not None for raw in kept)
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_agents_ping_over_the_network_and_end_at_once_with_a_dead_peer(monkeypatch: pytest.MonkeyPatch) -> None:
