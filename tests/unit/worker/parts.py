@@ -51,8 +51,8 @@ def assignment(folder: Path, world: int = 1, **launch: Any) -> Assignment:
 def make_state(task: Task, folder: Path, said: list[str | None] | None = None, seed: int = 0) -> StateService:
     rng.seed_all(seed)
     module = task.model()
-    optimizer = task.optimizer(module.parameters())
-    store = ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None)
+    optimizer = task.made_optimizer(module.parameters())
+    store = ParameterStore(module, optimizer, task.made_scheduler(optimizer))
     said = said if said is not None else []
     return StateService(store, 0, 0, ShardWriter(0, lambda _, problem: said.append(problem)), lambda: Pinned(0, ""))
 

@@ -1,6 +1,6 @@
 """Runs the user's task on the module that state owns. User code sees a module and a batch, nothing of the plan."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol
 
@@ -109,11 +109,24 @@ class TaskAlgorithm:
             return {}
         module = module.to(self._device).eval()
         with torch.no_grad(), self._autocast():
-            return self._task.evaluate(module)
+            return figures(self._task.evaluate(module))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = COMPUTED_IN.get(self._precision)
         return torch.autocast(self._device.type, dtype=dtype) if dtype is not None else nullcontext()
+
+
+def figures(found: Any) -> dict[str, float]:
+    """What a task measured, as numbers by name. Raises InvalidInputError for anything else."""
+    if not isinstance(found, Mapping):
+        raise InvalidInputError("task.evaluate", type(found).__name__, "is no dict of numbers by name", "{'loss': 0.5}")
+    numbers = {}
+    for name, value in found.items():
+        try:
+            numbers[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise InvalidInputError(f"task.evaluate.{name}", type(value).__name__, "is no single number") from None
+    return numbers
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

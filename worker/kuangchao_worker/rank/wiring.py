@@ -220,9 +220,9 @@ def make_parameters(
         # most of a second of imports, for those only whose plan splits the model
         from kuangchao_worker.layers.state.sharded import ShardedStore
 
-        return ShardedStore(module, task.optimizer, task.scheduler, task.rules, plan, rule, share)
-    optimizer = task.optimizer(module.parameters())
-    return ParameterStore(module, optimizer, task.scheduler(optimizer) if task.scheduler else None, rule)
+        return ShardedStore(module, task.made_optimizer, task.made_scheduler, task.rules, plan, rule, share)
+    optimizer = task.made_optimizer(module.parameters())
+    return ParameterStore(module, optimizer, task.made_scheduler(optimizer), rule)
 
 
 def between(

@@ -44,7 +44,7 @@ from kuangchao_worker.layers.state.split import check_rules, divide, schedule_re
 from kuangchao_worker.layers.state.update import UpdateRule
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
-MakeScheduler = Callable[[Optimizer], LRScheduler]
+MakeScheduler = Callable[[Optimizer], LRScheduler | None]
 TENSOR = "tensor"
 ALIKE = 1e-2
 """By what part norms of gradients may differ that were computed alike: what is in bf16 is rounded."""
