@@ -107,8 +107,8 @@ def test_killed_operator_while_training(apply, manifest, reference) -> None:
 
 
 def test_partition_between_workers(apply, manifest, reference) -> None:
-    """Kubernetes sees nothing of it: the ranks' own failure ends the attempt, and the job goes on after healing. How many
-    attempts that takes depends on the machine: a step may be slower than hangSeconds, which is short for this test."""
+    """Kubernetes sees nothing of it: the ranks' own failure ends the attempt, and the job goes on after healing. How
+    many attempts that takes is the machine's affair: a step of it may be slower than this short hangSeconds."""
     job = apply(manifest("split", **LONG, fault={"hangSeconds": 15, "maxRestarts": 1_000}))
     job.wait_step(250)
     first, second = (n.removeprefix("node-") for n in sorted(job.nodes()))
