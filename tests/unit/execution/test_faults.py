@@ -49,6 +49,22 @@ def test_failures_of_one_attempt_are_one_report_with_the_cause_first() -> None:
     assert (world.status.attempt, world.status.restarts) == (2, 1)
 
 
+def test_gradients_that_a_rank_has_spoilt_for_all_are_laid_at_its_door() -> None:
+    """Every rank finds that the sum is no number, and whoever has the lowest number is not to blame for that."""
+    spoilt = {"error": "rank 0, step 6: the gradient norm is nan", "error_kind": "NonFiniteGradients"}
+    world = World().run(step=5)
+    world.beat(5, only=[0], exits={0: 1}, **spoilt)
+    world.settle()
+    assert not world.assessed, "the other may still say what it was"
+    world.beat(5, only=[1], exits={1: 1}, error="rank 1, step 6: the loss is nan", error_kind="NonFiniteLoss")
+    world.settle()
+    assert [f.rank for f in world.assessed[0].report.failures] == [1, 0]
+    everywhere = World().run(step=5)
+    everywhere.beat(5, exits={0: 1, 1: 1}, **spoilt)
+    everywhere.settle()
+    assert everywhere.assessed[0].report.failures[0].rank == 0, "there is nobody left to wait for"
+
+
 def test_lost_peers_wait_for_the_cause_and_count_by_themselves_only_when_none_shows_up() -> None:
     world = World().run()
     world.beat(1, only=[0], exits={0: 1}, error="connectFullMesh failed: Connection refused", error_kind="PeerLost")

@@ -17,6 +17,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
 from kuangchao_worker.layers.execution.executor import Outcome
 from kuangchao_worker.rank.failure import describe, kind_of, layer_of
+from kuangchao_worker.rank.stages import loss_of
 from kuangchao_worker.tasks import load_task
 from kuangchao_worker.tasks.mlp import mlp
 from tests.unit.worker.parts import Loop, curve
@@ -63,6 +64,17 @@ def each(module: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.mse_loss(module(batch[0]), batch[1], reduction="none")
 
 
+def test_a_pipelines_loss_is_computed_from_what_the_last_stage_gives() -> None:
+    output, batch = torch.ones(2, 3, requires_grad=True) * 2, MLP.dataset[:2]
+    with pytest.raises(InvalidInputError, match=r"task\.loss=\S+: has no gradient"):
+        loss_of(replace(MLP, loss=lambda *given: module_of(*given).mean().detach()), output, batch)
+    assert loss_of(replace(MLP, loss=lambda *given: module_of(*given).mean()), output, batch).item() == 2
+
+
+def module_of(module: nn.Module, batch: Any) -> torch.Tensor:
+    return module(batch[0])  # type: ignore[no-any-return]
+
+
 def narrow(module: nn.Module, batch: Any) -> torch.Tensor:
     return MLP.loss(module, (batch[0][:, :-1], batch[1]))
 
@@ -79,6 +91,13 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "a loss that is a float": (
         {"loss": lambda *_: 0.5}, "algorithm", "InvalidSpec", r"task\.loss='float': is not a tensor",
+    ),
+    "a loss of no model": (
+        {"loss": lambda *_: torch.tensor(0.5)}, "algorithm", "InvalidSpec", r"task\.loss=0\.5: has no gradient; near",
+    ),
+    "a loss that is cut off": (
+        {"loss": lambda *given: MLP.loss(*given).detach().requires_grad_()},
+        "algorithm", "InvalidSpec", "has no gradient",
     ),
     "inputs of another width": (
         {"loss": narrow}, "algorithm", "RuntimeError", r"mat1 and mat2 shapes cannot be multiplied \(16x15",

@@ -58,8 +58,14 @@ def loss_of(task: Task, output: torch.Tensor, batch: Any) -> torch.Tensor:
 
 
 def single(loss: Any) -> torch.Tensor:
-    """The loss of a micro-batch. Raises InvalidInputError unless it is a tensor of one element."""
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-        return loss
-    given = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-    raise InvalidInputError("task.loss", given, "is not a tensor of one element", "the mean of the losses")
+    """The loss of a micro-batch. Raises InvalidInputError unless it is a tensor of one element that the model led to.
+
+    One that it did not lead to has no gradient: a pipeline would train without it, and ranks that split the model in
+    another way would wait for the one that goes back through nothing.
+    """
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        given = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise InvalidInputError("task.loss", given, "is not a tensor of one element", "the mean of the losses")
+    if loss.grad_fn is None:
+        raise InvalidInputError("task.loss", loss.item(), "has no gradient", "what is computed from the model's output")
+    return loss

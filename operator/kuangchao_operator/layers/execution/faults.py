@@ -22,7 +22,7 @@ from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
 from kuangchao_operator.layers.execution.replan import estimate
-from kuangchao_operator.layers.execution.symptoms import classify, peer_loss
+from kuangchao_operator.layers.execution.symptoms import classify, peer_loss, shared
 
 STEPPING: Final = frozenset({"init", "train"})
 """Sections in which a script makes steps, or is about to; the name of any other is its own."""
@@ -75,17 +75,21 @@ WEIGHT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failure, and whether it may be the mere consequence of another one that is not known yet."""
+    """A failure, and whether it may be the mere consequence of another one that is not known yet.
+
+    `shared`: of another one that has the same reason.
+    """
 
     failure: Failure
     reason: Reason
     consequence: bool = False
     since: datetime | None = None
+    shared: bool = False
 
     @property
-    def order(self) -> tuple[bool, int, int]:
+    def order(self) -> tuple[bool, int, bool, int]:
         """Sort key: causes first."""
-        return (self.consequence, WEIGHT[self.reason], self.failure.rank or 0)
+        return (self.consequence, WEIGHT[self.reason], self.shared, self.failure.rank or 0)
 
 
 def gather(snapshot: JobSnapshot, gang: Gang, *, was_running: bool, pods_were_ready: bool) -> FaultReport | None:
@@ -97,7 +101,8 @@ def gather(snapshot: JobSnapshot, gang: Gang, *, was_running: bool, pods_were_re
     if not faults:
         return None
     first = faults[0]
-    if first.consequence and first.since is not None and finder.age(first.since) < limits.PEER_LOSS:
+    waits = first.consequence or (first.shared and any(r.exit_code is None for r in gang.reports.values()))
+    if waits and first.since is not None and finder.age(first.since) < limits.PEER_LOSS:
         return None
     lost = {p.node for p in gang.pods.values() if p.node and finder.node_lost(p)}
     return FaultReport(
@@ -243,7 +248,7 @@ class _Finder:
                 peak_memory_bytes=report.peak_memory_bytes if of_the_plan else None,
                 memory_limit_bytes=report.memory_limit_bytes if of_the_plan else None,
             )
-        return Fault(failure, reason, consequence, self._first_exit(index))
+        return Fault(failure, reason, consequence, self._first_exit(index), shared(report))
 
     def _first_exit(self, index: int) -> datetime | None:
         pod, agent = self._gang.pods.get(index), self._gang.agents.get(index)

@@ -22,6 +22,8 @@ PEER_LOSS_KINDS: Final = frozenset(
         "PeerLost",
     }
 )
+SHARED_KINDS: Final = frozenset({"NonFiniteGradients"})
+"""Kinds of error that every rank meets once one has met another: its gradients are added to theirs."""
 OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
 NO_ERROR_KINDS: Final = frozenset({"ExitCode", "Unavailable"})
 """Kinds that blame no line of code: a bare exit code, and a control plane out of reach."""
@@ -55,6 +57,11 @@ def classify(report: RankReport) -> Reason:
     if kind in NO_ERROR_KINDS or peer_loss(report) or not report.error:
         return Reason.RANK_EXITED
     return Reason.USER_ERROR
+
+
+def shared(report: RankReport) -> bool:
+    """Whether a rank says what it would say of another one's fault as well."""
+    return report.error_kind in SHARED_KINDS
 
 
 def peer_loss(report: RankReport) -> bool:
