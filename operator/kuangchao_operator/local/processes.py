@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,8 @@ from kuangchao_contracts.errors import UnavailableError
 
 MARK: Final = "KUANGCHAO_LOCAL_RUN"
 """Environment variable that every process of a run inherits: the run's directory, by which strays are found."""
+KILL_SECONDS: Final = 10.0
+"""Limit of the wait for processes that were killed: one in an uninterruptible wait of the kernel does not end."""
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -101,9 +105,15 @@ def strays(run: Path) -> Iterator[int]:
 
 
 def sweep(run: Path) -> list[int]:
-    """End with SIGKILL what is left of a run; returns whom it met."""
-    found = list(strays(run))
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return found
+    """End with SIGKILL what is left of a run, and wait until it has; returns whom it met."""
+    killed: dict[int, int] = {}
+    with contextlib.ExitStack() as opened:
+        for pid in strays(run):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                killed[pid] = os.pidfd_open(pid)
+                opened.callback(os.close, killed[pid])
+                signal.pidfd_send_signal(killed[pid], signal.SIGKILL)
+        deadline = time.monotonic() + KILL_SECONDS
+        for watched in killed.values():
+            select.select([watched], [], [], max(0.0, deadline - time.monotonic()))
+    return list(killed)

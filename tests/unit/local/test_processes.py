@@ -91,7 +91,7 @@ async def test_sweep_finds_descendants_in_sessions_of_their_own(tmp_path: Path) 
     await child.stop(grace_seconds=5)
     assert list(strays(tmp_path)) == [grandchild]
     assert sweep(tmp_path) == [grandchild]
-    await eventually(lambda: not alive(grandchild))
+    assert not alive(grandchild), "it has ended, and is not only told to"
 
 
 async def test_children_die_when_the_runner_is_killed(tmp_path: Path) -> None:
