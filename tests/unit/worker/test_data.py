@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from kuangchao_worker.layers.execution.data import Batches, SampleOrder
 from kuangchao_worker.tasks.mlp import mlp
@@ -55,3 +55,19 @@ def test_map_style_and_tensor_datasets_give_equal_batches() -> None:
     fast, slow = (Batches(data, task.collate, make_plan(1, batch=8), 0, 0) for data in (task.dataset, Plain()))
     for a, b in zip(fast.load(fast.indices(1)[0]), slow.load(slow.indices(1)[0]), strict=True):
         assert torch.equal(a, b)
+
+
+class Brighter(TensorDataset):
+    """Tensors whose samples are not their rows."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor[index] + (index % 2) for tensor in self.tensors)
+
+
+def test_what_a_task_makes_of_tensors_is_what_it_gets() -> None:
+    """The fast way past collating is for tensors that nothing is done to."""
+    rows, plan = TensorDataset(torch.arange(8.0)), make_plan(1, batch=8)
+    chosen = Batches(rows, len, plan, 0, 0)
+    assert chosen.load(chosen.indices(1)[0]) == 8
+    own = Batches(Brighter(torch.zeros(8)), default_collate, plan, 0, 0)
+    assert own.load(own.indices(1)[0])[0].tolist() == [index % 2 for index in own.indices(1)[0].tolist()]

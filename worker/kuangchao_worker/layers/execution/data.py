@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from kuangchao_contracts.errors import DatasetEndedError, InvalidInputError
 from kuangchao_contracts.plan import Axis, ParallelPlan
@@ -87,7 +87,7 @@ class Batches:
         return whole if self._plan.context == 1 else cut(whole, self._tokens, self._place, self._plan.context)
 
     def _load(self, indices: torch.Tensor) -> Any:
-        if isinstance(self._dataset, TensorDataset):
+        if type(self._dataset) is TensorDataset and self._collate is default_collate:
             # indexing whole tensors gives the same batch as collating samples, thirty times faster
             return self._dataset[indices]
         return self._collate([self._sample(index) for index in indices.tolist()])
