@@ -184,6 +184,6 @@ class Run:
 
     def close(self) -> None:
         """End the run if a test has not."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        with self.process:
+            if self.process.poll() is None:
+                self.process.kill()

@@ -71,8 +71,9 @@ def test_a_missing_task_is_named(start) -> None:
     assert "TaskNotFound" in run.out
 
 
-def test_ctrl_c_saves_and_leaves_nothing(start) -> None:
-    run = start(manifest("digits", training={"globalBatch": 64, "steps": 100_000}))
+def test_ctrl_c_saves_and_leaves_nothing_and_another_run_goes_on(start, digits) -> None:
+    training = {"globalBatch": 64, "steps": 100_000, "seed": 7}
+    run = start(manifest("digits", training=training))
     run.until(lambda: run.steps() >= 5)
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130, run.err + run.explain()
@@ -82,6 +83,16 @@ def test_ctrl_c_saves_and_leaves_nothing(start) -> None:
     assert result["checkpoints"], "the ranks save before they end"
     assert result["checkpoints"][-1]["step"] == result["steps"] == run.steps(), "nothing of the work is lost"
     run.assert_nothing_left()
+    before = {path: path.stat().st_mtime_ns for path in run.directory.rglob("*")}
+    wanted = result["steps"] + 60
+    further = manifest("digits", training={**training, "steps": wanted})
+    onward = start(further, "-o", "json", "--resume", result["directory"])
+    assert onward.end() == 0, onward.err + onward.explain()
+    assert onward.result()["steps"] == wanted
+    assert onward.attempts()[result["steps"]] < onward.attempts()[result["steps"] + 1], "it began where the other ended"
+    calm = digits["calm"].curve()
+    assert {step: loss for step, loss in onward.curve().items() if step in calm} == calm, "as if never interrupted"
+    assert {path: path.stat().st_mtime_ns for path in run.directory.rglob("*")} == before, "the earlier run stays"
 
 
 def test_sigterm_leaves_nothing(start) -> None:

@@ -27,12 +27,21 @@ def run(
     devices: Annotated[
         int | None, typer.Option(min=1, help="Another number of devices than the manifest's.", show_default=False)
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on from the newest checkpoint of an earlier run of this job: its directory, runs/<job>-<time>.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Train with processes of this machine, without a cluster.
 
     Manifest, planner, gate, restarts and audit are those of a cluster. Checkpoints, audit and output of all ranks are
-    kept in ./runs/<job>-<time>. Exits 1 when the job fails, 3 when no plan fits, 130 after Ctrl-C or SIGTERM.
+    kept in ./runs/<job>-<time>. Ctrl-C saves a checkpoint, where the manifest has spec.checkpoint.storage, and --resume
+    goes on from there. Exits 1 when the job fails, 3 when no plan fits, 130 after Ctrl-C or SIGTERM.
 
     JSON: {"job", "phase", "plan", "attempts", "restarts", "steps", "metrics": {name: text}, "failure": {...} or null,
     "checkpoints": [...], "audit": {"records", "denied", "operations": {op: count}}, "directory"}
@@ -47,7 +56,7 @@ def run(
     if devices is not None:
         job = _with_devices(job, devices)
     with progress_view(quiet=output is Format.JSON) as view:
-        result = run_job(job, workdir, view)
+        result = run_job(job, workdir, view, resume)
     if output is Format.JSON:
         emit_json(result.model_dump(mode="json", by_alias=True))
     else:
@@ -88,4 +97,6 @@ def summary(result: RunResult) -> Iterator[str]:
     calls = ", ".join(f"{op} {count}" for op, count in sorted(result.audit.operations.items()))
     yield f"audit: {result.audit.records} records, {result.audit.denied} denied; {calls or 'no calls'}"
     yield f"files: {result.directory}"
+    if result.interrupted and result.checkpoints:
+        yield f"go on with: --resume {result.directory}"
     yield from metric_lines(result.metrics)

@@ -6,13 +6,14 @@ from uuid import uuid4
 
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.api.trainingjob import Priority
+from kuangchao_operator.local.earlier import Earlier
 
 NAMESPACE = "default"
 
 
-def admit(job: TrainingJob, now: datetime) -> tuple[TrainingJob, tuple[str, ...]]:
-    """The stored job, and notes on what is different from a cluster."""
-    uid = str(uuid4())
+def admit(job: TrainingJob, now: datetime, earlier: Earlier | None = None) -> tuple[TrainingJob, tuple[str, ...]]:
+    """The stored job, the same as in an earlier run that it goes on from, and notes on what differs from a cluster."""
+    uid = earlier.uid if earlier is not None else str(uuid4())
     metadata = job.metadata.replace(
         name=job.metadata.name or f"{job.metadata.generate_name}{uid[:5]}",
         namespace=job.metadata.namespace or NAMESPACE,
@@ -26,7 +27,8 @@ def admit(job: TrainingJob, now: datetime) -> tuple[TrainingJob, tuple[str, ...]
     spec = job.spec.replace(
         priority=Priority.PRODUCTION, suspend=False, managed_by=None, ttl_seconds_after_finished=None
     )
-    return job.replace(metadata=metadata, spec=spec, status=None), tuple(_notes(job))
+    status = earlier.onward() if earlier is not None else None
+    return job.replace(metadata=metadata, spec=spec, status=status), tuple(_notes(job))
 
 
 def _notes(job: TrainingJob) -> list[str]:

@@ -22,6 +22,7 @@ from kuangchao_operator.layers.execution.service import ExecutionService
 from kuangchao_operator.layers.state.service import StateService
 from kuangchao_operator.layers.strategy.service import StrategyService
 from kuangchao_operator.local.control import ControlPlane, ExecutionAuthority, control_plane, now
+from kuangchao_operator.local.earlier import earlier_run
 from kuangchao_operator.local.effects import LocalEffects
 from kuangchao_operator.local.facts import LocalFacts, PlanRecord
 from kuangchao_operator.local.forge import shared_forge
@@ -45,12 +46,18 @@ LOOK_SECONDS: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-def run_job(manifest: TrainingJob, workdir: Path, watcher: Watcher) -> RunResult:
-    """Run a job to its end. Raises InvalidInputError and UnavailableError when it cannot even begin."""
-    job, notes = admit(manifest, now())
+def run_job(manifest: TrainingJob, workdir: Path, watcher: Watcher, resume: Path | None = None) -> RunResult:
+    """Run a job to its end, from the newest checkpoint of the run in `resume` where that is given.
+
+    Raises InvalidInputError and UnavailableError when it cannot even begin.
+    """
+    earlier = earlier_run(resume, manifest) if resume is not None else None
+    job, notes = admit(manifest, now(), earlier)
     pool = local_pool(job)
     run = open_run(workdir, job.metadata.name, now())
     try:
+        if earlier is not None:
+            earlier.bring(run.checkpoints)
         with logging_to(run.root / "runner.log"):
             for note in (*notes, *pool.notes):
                 watcher.note(f"note: {note}")
