@@ -43,6 +43,8 @@ def test_an_agent_that_is_told_to_end_saves_with_its_gang_and_no_step_is_lost(st
     run.until((run.folder / "held").exists)
     (pid,) = (p for p in run.pids("kuangchao_worker.agent") if b"KUANGCHAO_POD_INDEX=1" in environment(p))
     os.kill(pid, signal.SIGTERM)
+    (output,) = run.directory.glob("pods/*-1/output.log")
+    run.until(lambda: "asked to end" in output.read_text())  # its rank is told in the same moment
     (run.folder / "go").touch()
     assert run.end() == 0, run.err + run.explain()
     result = run.result()
