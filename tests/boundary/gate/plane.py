@@ -102,7 +102,7 @@ async def process(*arguments: str, log: Path) -> AsyncIterator[asyncio.subproces
     finally:
         if child.returncode is None:
             child.terminate()
-        await asyncio.wait_for(child.wait(), 20)
+        await asyncio.wait_for(child.wait(), 100)
 
 
 class World:

@@ -53,7 +53,7 @@ async def only_on_loopback(anywhere: aiohttp.ClientSession, audit_port: int) -> 
 
 
 async def wait_for_metric(session: aiohttp.ClientSession, wanted: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while True:
             async with session.get("/metrics") as response:
                 if wanted in await response.text():
@@ -62,7 +62,7 @@ async def wait_for_metric(session: aiohttp.ClientSession, wanted: str) -> None:
 
 
 async def answers(session: aiohttp.ClientSession) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectionError):
                 async with session.get("/healthz"):

@@ -212,7 +212,7 @@ async def test_a_finished_job_is_reclaimed_released_and_left() -> None:
 
     rig = Rig(decide, job(status=finished(allocated())))
     rig.world.finalizers.add("j")
-    await asyncio.wait_for(rig.loop().run(), 5)
+    await asyncio.wait_for(rig.loop().run(), 100)
     assert rig.world.done == ["reclaim"]
     assert rig.world.finalizers == set()
     assert rig.fence.attempts["uid-j"] is None
@@ -241,7 +241,7 @@ async def test_a_deleted_job_is_cleaned_up_before_it_may_vanish() -> None:
 async def test_a_job_of_the_same_name_is_another_job() -> None:
     rig = Rig(launching, job())
     other = loop_module.JobLoop(loop_module.JobKey("ns", "j", "older"), rig.ports)
-    await asyncio.wait_for(other.run(), 5)
+    await asyncio.wait_for(other.run(), 100)
     assert rig.world.writes == 0
     assert rig.fence.attempts == {"older": None}
 

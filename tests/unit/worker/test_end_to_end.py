@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from kuangchao_contracts.run import HeartbeatRequest, RankReport
-from tests.unit.worker.fakegate import Cluster, make_launch, make_plan
+from tests.unit.worker.fakegate import PATIENCE, Cluster, make_launch, make_plan
 
 STEPS = 24
 SAVING: dict[str, Any] = {"checkpoint_path": "job-1", "checkpoint_every_steps": 5}
@@ -163,7 +163,7 @@ async def test_pod_that_leaves_does_not_join_the_next_attempt(tmp_path: Path) ->
         await cluster.beat_with(lambda beat: any(rank.section == "train" for rank in beat.ranks))
         cluster.agents[1].send_signal(signal.SIGTERM)
         cluster.control.advance()
-        assert await asyncio.wait_for(cluster.agents[1].wait(), 60) != 0, cluster.logs()
+        assert await asyncio.wait_for(cluster.agents[1].wait(), PATIENCE) != 0, cluster.logs()
 
 
 async def test_torchrun_script_runs_unmodified(tmp_path: Path) -> None:

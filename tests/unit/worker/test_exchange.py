@@ -19,7 +19,7 @@ from kuangchao_worker.agent.exchange import TokenPuller
 from kuangchao_worker.agent.vigil import Held, Vigil, expiry_warning, to_ranks
 from kuangchao_worker.pod.revocations import RevocationFile, Revocations
 from kuangchao_worker.pod.tokens import TokenFile
-from tests.unit.worker.fakegate import Cluster, Issuer, make_launch, make_plan
+from tests.unit.worker.fakegate import PATIENCE, Cluster, Issuer, make_launch, make_plan
 
 NOW = 1_000.0
 
@@ -112,7 +112,7 @@ async def test_whoever_is_refused_may_ask_at_once_and_not_all_the_time(
 
     monkeypatch.setattr(exchange.asyncio, "sleep", sleep)
     keeping = asyncio.ensure_future(world.puller.keep())
-    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.wait_for(gone.wait(), PATIENCE)
     keeping.cancel()
     assert slept == [exchange.LEAST_PAUSE] * 3, "asked for three times, a little apart, and never for half a life"
 
@@ -133,7 +133,7 @@ async def test_whoever_asks_while_it_fails_does_not_shorten_the_pause(
 
     monkeypatch.setattr(exchange.asyncio, "sleep", sleep)
     keeping = asyncio.ensure_future(world.puller.keep())
-    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.wait_for(gone.wait(), PATIENCE)
     keeping.cancel()
     assert slept == [1, 2, 4, 8, 15]
 

@@ -16,7 +16,7 @@ import psutil
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_worker.agent import volume
-from tests.unit.worker.fakegate import Cluster, make_launch, make_plan
+from tests.unit.worker.fakegate import PATIENCE, Cluster, make_launch, make_plan
 
 RANK = "kuangchao_worker.rank"
 
@@ -77,19 +77,19 @@ def signal_all(processes: list[psutil.Process], number: int) -> None:
 async def test_a_stopped_pod_commits_nothing_when_it_wakes(tmp_path: Path) -> None:
     async with Held(tmp_path) as cluster:
         zombie = await cluster.mount("first", 0)
-        await asyncio.wait_for(cluster.arrived.wait(), 60)
+        await asyncio.wait_for(cluster.arrived.wait(), PATIENCE)
         stopped = tree(zombie)
         signal_all(stopped, signal.SIGSTOP)
         cluster.control.advance()
         await cluster.mount("second", 1)
-        assert await asyncio.wait_for(cluster.agents[1].wait(), 90) == 0, cluster.logs()
+        assert await asyncio.wait_for(cluster.agents[1].wait(), PATIENCE) == 0, cluster.logs()
         committed = list(cluster.control.ledger)
         cluster.release.set()
-        await asyncio.wait_for(cluster.judged.wait(), 30)
+        await asyncio.wait_for(cluster.judged.wait(), PATIENCE)
         ranks = [process for process in stopped if RANK in " ".join(process.cmdline())]
         assert ranks, "a rank was stopped with its agent"
         signal_all(stopped, signal.SIGCONT)
-        _, alive = await asyncio.to_thread(psutil.wait_procs, ranks, 60)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, ranks, PATIENCE)
         assert not alive, "an agent that learns that it is late ends its ranks"
         check(cluster, committed)
 
