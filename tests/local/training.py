@@ -27,10 +27,9 @@ from kuangchao_worker.layers.topology.guard import LinkGuard
 from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
+from kuangchao_worker.rank.alike import require_alike
 from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.rank.wiring import (
-    first_weights,
-    likeness,
     make_batches,
     make_groups,
     make_parameters,
@@ -138,8 +137,7 @@ def _train(seat: Seat, job: Job) -> Trained:
     topology = TopologyService(plan.hash, seat.attempt)
     topology.build(seat.capability, seat.request(plan))
     agreement = Agreement(CPU, plan.pipeline)
-    agreement.same(likeness(parameters.forward(), task))
-    agreement.near(first_weights(parameters.forward(), plan), "first weights of")
+    require_alike(agreement, parameters.forward(), task, plan)
     parameters.connect(topology.mesh, topology.experts)
     problems: list[str] = []
     writer = ShardWriter(seat.rank, lambda _, problem: problems.append(problem) if problem else None)

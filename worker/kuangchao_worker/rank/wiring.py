@@ -1,16 +1,14 @@
 """Puts the parts of a rank together. The only place that sees several layers at once; it decides nothing itself."""
 
-import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import torch
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from kuangchao_contracts.base import canonical_json
 from kuangchao_contracts.errors import StorageError
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.oplogfile import LogFile
@@ -20,14 +18,13 @@ from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_contracts.run import Empty
 from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.layers.execution.context import ExecutionContext
-from kuangchao_worker.layers.execution.data import Batches, size_of
+from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor, Outcome
 from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.execution.service import ExecutionService
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
-from kuangchao_worker.layers.state.marks import MADE_BY
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.service import StateService
 from kuangchao_worker.layers.state.update import LossScale, UpdateRule
@@ -37,6 +34,7 @@ from kuangchao_worker.parallel.groups import Groups
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.channel import RankChannel, RankMessage
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
+from kuangchao_worker.rank.alike import require_alike
 from kuangchao_worker.rank.authority import Authority
 from kuangchao_worker.rank.reporting import GateReporter
 from kuangchao_worker.rank.runnable import require_runnable, whole
@@ -53,8 +51,19 @@ if TYPE_CHECKING:
 
 LAST_WRITE_SECONDS: Final = 1_800.0
 METRICS_FILE: Final = "metrics.jsonl"
-COMPARED: Final = 64
-"""Elements of each parameter by which ranks compare what they begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What a rank has before any code of the user is imported."""
+
+    assignment: Assignment
+    channel: RankChannel
+    stop: Callable[[], bool]
+    oplog: OperationLog
+    authority: Authority
+    context: ExecutionContext
+    guard: LinkGuard
 
 
 def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bool]) -> Outcome:
@@ -67,104 +76,85 @@ def run_rank(assignment: Assignment, channel: RankChannel, stop: Callable[[], bo
             lambda: f"rank {assignment.rank}, step {context.step + 1}",
             lambda error: authority.refused("topology.build", error),
         ) as guard:
-            outcome = _train(assignment, channel, stop, oplog, authority, context, guard)
+            outcome = _train(_Process(assignment, channel, stop, oplog, authority, context, guard))
         reporter.notes()
         return outcome
 
 
-def _train(
-    assignment: Assignment,
-    channel: RankChannel,
-    stop: Callable[[], bool],
-    oplog: OperationLog,
-    authority: Authority,
-    context: ExecutionContext,
-    guard: LinkGuard,
-) -> Outcome:
+def _train(process: _Process) -> Outcome:
+    assignment, authority, launch = process.assignment, process.authority, process.assignment.launch
+    plan, training, rank = launch.plan, launch.training, assignment.rank
     device = prepare(assignment)
-    task = load_task(assignment.launch.task or "", assignment.launch.task_args)
-    require_runnable(assignment.launch.plan, task.rules)
-    training = assignment.launch.training
-    store = make_parameters(
-        task, device, training.seed, assignment.launch.plan, training.precision, rank=assignment.rank
-    )
+    task = load_task(launch.task or "", launch.task_args)
+    require_runnable(plan, task.rules)
+    store = make_parameters(task, device, training.seed, plan, training.precision, rank=rank)
     parameters, plugins = between(store, assignment, authority)
-    state = make_state(assignment, parameters, channel, oplog)
-    plan = assignment.launch.plan
-    topology = TopologyService(plan.hash, assignment.attempt, stop)
-    authority.serve((topology, state, ExecutionService(context), *plugins))
-    channel.progress(0, "build")
-    authority.call(
-        "topology.build",
-        BuildRequest(
-            plan=plan,
-            attempt=assignment.attempt,
-            rank=assignment.rank,
-            master_host=assignment.master_host,
-            master_port=assignment.master_port,
-            store_prefix=assignment.store_prefix,
-        ),
-    )
+    state = make_state(assignment, parameters, process.channel, process.oplog)
+    topology = TopologyService(plan.hash, assignment.attempt, process.stop)
+    authority.serve((topology, state, ExecutionService(process.context), *plugins))
+    process.channel.progress(0, "build")
+    authority.call("topology.build", build_request(assignment))
     # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
-    oplog.keep_in(log_file(assignment))
+    process.oplog.keep_in(log_file(assignment))
     agreement = Agreement(device, plan.pipeline)
-    agreement.same(likeness(parameters.forward(), task))
-    agreement.near(first_weights(parameters.forward(), plan), "first weights of")
+    require_alike(agreement, parameters.forward(), task, plan)
     parameters.connect(topology.mesh, topology.experts)
     state.close_to_others()
-    executor = Executor(
-        assignment=assignment,
-        call=authority.call,
-        context=context,
-        stop=stop,
-        report=channel.progress,
-        algorithm=TaskAlgorithm(
-            task,
-            parameters,
-            rank=assignment.rank,
-            device=device,
-            accumulation=plan.accumulation_steps,
-            precision=assignment.launch.training.precision,
-            pipe=make_pipe(parameters, topology.mesh, plan, device),
-            groups=make_groups(topology),
-        ),
-        batches=make_batches(task, plan, assignment),
-        agreement=agreement,
-        guard=guard.check,
-        log=LossLog(metrics_path(assignment), assignment.attempt),
-        meter=make_meter(assignment, device, parameters),
-    )
+    executor = _make_executor(process, task, parameters, topology, agreement, device)
     # a restored checkpoint replaces this
-    rng.seed_all(assignment.launch.training.seed * 1_000_003 + stream(plan, assignment.rank))
+    rng.seed_all(training.seed * 1_000_003 + stream(plan, rank))
     with readable(state.reading):
         outcome = executor.run(assignment.restore)
-    finish(state, channel, assignment.rank, executor, oplog)
+    finish(state, process.channel, rank, executor, process.oplog)
     authority.call("topology.destroy", Empty())
     return outcome
 
 
-def likeness(module: nn.Module, task: Task) -> dict[str, str]:
-    """What must be alike on all ranks before any of them splits or trains it, by what people call it."""
-    named = (*module.named_parameters(), *module.named_buffers())
-    # who makes a parameter as well: ranks that did not agree on that would wait for one another
-    shapes = [[name, list(tensor.shape), str(tensor.dtype), getattr(tensor, MADE_BY, None)] for name, tensor in named]
-    model = hashlib.sha256(canonical_json(shapes)).hexdigest()
-    found = {"model": model, "length of the dataset": str(size_of(task.dataset))}
-    if any(hasattr(tensor, MADE_BY) for _, tensor in named):
-        # what ranks do not make they cannot compare, but they have all drawn the same numbers
-        drawn = torch.get_rng_state().numpy().tobytes()
-        found["random generator after the first weights"] = hashlib.sha256(drawn).hexdigest()
-    return found
+def _make_executor(
+    process: _Process,
+    task: Task,
+    parameters: "Parameters",
+    topology: TopologyService,
+    agreement: Agreement,
+    device: torch.device,
+) -> Executor:
+    """The loop over links that are built and parameters that are connected."""
+    assignment, plan = process.assignment, process.assignment.launch.plan
+    algorithm = TaskAlgorithm(
+        task,
+        parameters,
+        rank=assignment.rank,
+        device=device,
+        accumulation=plan.accumulation_steps,
+        precision=assignment.launch.training.precision,
+        pipe=make_pipe(parameters, topology.mesh, plan, device),
+        groups=make_groups(topology),
+    )
+    return Executor(
+        assignment=assignment,
+        call=process.authority.call,
+        context=process.context,
+        stop=process.stop,
+        report=process.channel.progress,
+        algorithm=algorithm,
+        batches=make_batches(task, plan, assignment),
+        agreement=agreement,
+        guard=process.guard.check,
+        log=LossLog(metrics_path(assignment), assignment.attempt),
+        meter=make_meter(assignment, device, parameters),
+    )
 
 
-def first_weights(module: nn.Module, plan: ParallelPlan) -> dict[str, torch.Tensor]:
-    """Some elements of each parameter, where the plan splits the model: each rank then goes on from those that it made
-    itself, but DDP gives all ranks those of rank 0, and what one rank makes for all are the same.
-    """
-    if whole(plan):
-        return {}
-    own = {name: parameter for name, parameter in module.named_parameters() if not hasattr(parameter, MADE_BY)}
-    return {name: parameter.detach().flatten()[:COMPARED] for name, parameter in own.items()}
+def build_request(assignment: Assignment) -> BuildRequest:
+    """What topology is asked to build."""
+    return BuildRequest(
+        plan=assignment.launch.plan,
+        attempt=assignment.attempt,
+        rank=assignment.rank,
+        master_host=assignment.master_host,
+        master_port=assignment.master_port,
+        store_prefix=assignment.store_prefix,
+    )
 
 
 def stream(plan: ParallelPlan, rank: int) -> int:
@@ -207,17 +197,15 @@ def make_parameters(
     if whole(plan) or rank is None or device.type != "cpu":
         module = task.model().to(device)
     else:
-        # as below
+        # imported where a plan wants it, here and below: most plans do not, and torch brings a second's worth along
         from kuangchao_worker.layers.state.making import make_share
 
         module, share = make_share(task.model, lambda: rng.seed_all(seed), rank, plan.world_size)
     if plan.recompute is not Recompute.NONE:
-        # as below: imports that most plans do without
         from kuangchao_worker.layers.state.recompute import recompute
 
         recompute(module, task.rules, plan.recompute)
     if not whole(plan):
-        # most of a second of imports, for those only whose plan splits the model
         from kuangchao_worker.layers.state.sharded import ShardedStore
 
         return ShardedStore(module, task.made_optimizer, task.made_scheduler, task.rules, plan, rule, share)
