@@ -1,6 +1,7 @@
 """A kube-apiserver of this test session: kubectl and helm against it, and plain HTTPS as an administrator."""
 
 import base64
+import http.client
 import json
 import ssl
 import subprocess
@@ -17,6 +18,8 @@ KC = ROOT / "cluster" / "kc"
 API = "/apis/kuangchao.io/v1alpha1"
 TOO_MANY = 429
 """A busy API server has not looked at the request and wants it again."""
+BROKEN = 500
+"""From here on an answer says something of the server, such as that its store took too long."""
 PATIENCE = 120.0
 """Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
 
@@ -58,7 +61,8 @@ class ApiServer:
         user: str | None = None,
         group: str | None = None,
     ) -> Object:
-        """One request, as an administrator or as `user` (of `group`); the answer, or RefusedError."""
+        """One request, as an administrator or as `user` (of `group`); the answer, or RefusedError. What the server has
+        not looked at is asked again, and a read also where it is too busy to answer: it changes nothing."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": content} | ({"Impersonate-User": user} if user else {})
         headers |= {"Impersonate-Group": group} if group else {}
@@ -69,8 +73,12 @@ class ApiServer:
                 with urllib.request.urlopen(request, timeout=PATIENCE, context=self._tls) as answer:
                     return dict(json.load(answer))
             except urllib.error.HTTPError as error:
-                if error.code != TOO_MANY or time.monotonic() > end:
+                again = error.code == TOO_MANY or (method == "GET" and error.code >= BROKEN)
+                if not again or time.monotonic() > end:
                     raise RefusedError(json.load(error)["message"]) from None
+            except (OSError, http.client.HTTPException):
+                if method != "GET" or time.monotonic() > end:
+                    raise
             time.sleep(0.2)
 
     def create(self, manifest: Object, *, dry: bool = False) -> Object:

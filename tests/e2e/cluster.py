@@ -26,6 +26,7 @@ PATIENCE = 600.0
 A_COMMAND = 2.0
 """Seconds between two questions that take a program of ours, which uses a core for a second."""
 JSON = "application/json"
+TOO_MANY, BROKEN = HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.INTERNAL_SERVER_ERROR
 OWN_KINDS = frozenset({"trainingjobs", "parallelplans", "resourcepools"})
 JWT = re.compile(r"eyJ[\w-]+\.eyJ")
 """Head and payload of a token."""
@@ -88,12 +89,15 @@ def _api() -> client.ApiClient:
 
 
 def _read(kind: str, namespace: str, name: str = "", **query: str) -> dict[str, Any] | None:
-    """What the API server answers; None where there is no such object."""
+    """What the API server answers, asked again while it is too busy to; None where there is no such object."""
     prefix = "/apis/kuangchao.io/v1alpha1" if kind in OWN_KINDS else "/api/v1"
     place = "" if kind == "nodes" else f"/namespaces/{namespace}"
     path = f"{prefix}{place}/{kind}" + (f"/{name}" if name else "")
     asked = _api().param_serialize("GET", path, query_params=list(query.items()), header_params={"Accept": JSON})
-    answer = _api().call_api(*asked, _request_timeout=PATIENCE)
+    answer, end = _api().call_api(*asked, _request_timeout=PATIENCE), time.monotonic() + PATIENCE
+    while (answer.status == TOO_MANY or answer.status >= BROKEN) and time.monotonic() < end:
+        time.sleep(1)
+        answer = _api().call_api(*asked, _request_timeout=PATIENCE)
     body = answer.read()
     if name and answer.status == HTTPStatus.NOT_FOUND:
         return None
