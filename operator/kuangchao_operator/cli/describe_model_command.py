@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MEASURE = "kuangchao_worker.tasks.measure"
 TIMEOUT_SECONDS = 600
+NO_LAYERS = "taskRules wait for a model of kind transformer (Task.describes): of this one the planner knows no layers"
 BAD_NAME = 2
 
 Source = Annotated[
@@ -51,6 +52,8 @@ def describe_model(
     remark = found.remark
     if found.parameters not in (None, count):
         remark = f"the task describes a model of {count:,} parameters, and makes one of {found.parameters:,}"
+    if found.rules and not remark and found.model.kind == "measured":
+        remark = NO_LAYERS
     if output is Format.JSON:
         emit_json(
             {

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def test_code_is_measured_in_a_process_of_its_own() -> None:
     answer = json.loads(done.stdout)
     assert answer["parameters"] == 16 * 8 + 8 + 8 * 8 + 8 + 8 + 1
     assert answer["model"]["activationBytesPerSample"] > 0
-    assert answer["remark"] == ""
+    assert answer["taskRules"] == ["pipeline"]
+    assert "taskRules wait for a model of kind transformer" in answer["remark"], "what is printed would change no plan"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,34 @@ def test_a_task_says_what_its_model_is_and_what_it_has_rules_for(task: str, rule
 def test_bad_input(arguments: list[str], message: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2
+    assert message in done.stderr
+
+
+BAD_TASK = """
+from kuangchao_contracts.plan import TransformerModel
+
+def make(args):
+    return TransformerModel(layers=2, hidden=8, heads=2, ffn=8, vocab=8, gated=False)
+
+def fails(args):
+    raise ValueError("two\\nlines")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("make", "TransformerModel: gated=False: extra inputs are not permitted"),
+        ("fails", "bad_task:fails did not make its model: ValueError: two lines"),
+    ],
+)
+def test_code_that_fails_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, message: str
+) -> None:
+    (tmp_path / "bad_task.py").write_text(BAD_TASK)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    done = run(f"bad_task:{function}")
+    assert done.exit_code == 1
     assert message in done.stderr
 
 

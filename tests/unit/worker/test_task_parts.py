@@ -91,3 +91,12 @@ def test_a_function_without_the_arguments_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(TaskNotFoundError, match=r"make must take one argument, the dict of spec\.taskArgs"):
         load_task("alone:make", {})
+
+
+@pytest.mark.parametrize("name", ["digits:digits", "text:transformer"])
+def test_tasks_of_ours_measure_where_the_model_is(name: str) -> None:
+    """What stays on the CPU is refused by torch; on the meta device only the number itself cannot be had."""
+    task = load_task(f"kuangchao_worker.tasks.{name}", {})
+    assert task.evaluate is not None
+    with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
+        task.evaluate(task.model().to("meta").eval())

@@ -31,7 +31,8 @@ def digits(args: dict[str, str]) -> Task:
         return AdamW(parameters, lr=rate)
 
     def evaluate(module: nn.Module) -> dict[str, float]:
-        right = module(images[test]).argmax(dim=1) == labels[test]
+        device = next(module.parameters()).device
+        right = module(images[test].to(device)).argmax(dim=1) == labels[test].to(device)
         return {"accuracy": right.float().mean().item()}
 
     return Task(

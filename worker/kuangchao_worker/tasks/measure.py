@@ -12,10 +12,12 @@ import importlib
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
@@ -132,6 +134,14 @@ def _on_meta(batch: Any) -> Any:
     return type(batch)(map(_on_meta, batch)) if isinstance(batch, list | tuple) else batch
 
 
+def _in_a_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        # its own words take three lines each, and the last one names a web page
+        faults = [f"{'.'.join(map(str, one['loc']))}={one['input']!r}: {one['msg'].lower()}" for one in error.errors()]
+        return f"{error.title}: {'; '.join(faults)}"
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     name, args = arguments[0], dict(pair.partition("=")[::2] for pair in arguments[1:])
@@ -141,6 +151,9 @@ def main(arguments: Sequence[str]) -> int:
     except (TaskNotFoundError, InvalidInputError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_NAME
+    except Exception as error:  # noqa: BLE001 - whatever the code raises, its last line is what people are told
+        sys.stderr.write(f"{traceback.format_exc()}{_in_a_line(error)}\n")
+        return 1
     sys.stdout.write(json.dumps({**found._asdict(), "model": found.model.wire()}) + "\n")
     return 0
 

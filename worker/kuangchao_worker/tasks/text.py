@@ -90,7 +90,8 @@ def _task(options: Options, sizes: Sizes, rules: ParallelRules) -> Task:
         return AdamW(parameters, lr=rate)
 
     def evaluate(module: nn.Module) -> dict[str, float]:
-        return {"testLoss": _loss(module, (test[:, :-1], test[:, 1:])).item()}
+        held = test.to(next(module.parameters()).device)
+        return {"testLoss": _loss(module, (held[:, :-1], held[:, 1:])).item()}
 
     return Task(
         model=lambda: Decoder(sizes),
