@@ -99,9 +99,10 @@ def test_what_is_built_for_some_values_is_used_at_no_other() -> None:
 @pytest.mark.parametrize(
     ("pins", "expected"),
     [
-        ({"tensor": 2}, {"tensor": 2, "sequence": True, "data": 4}),
-        ({"tensor": 2, "sequence": False}, {"tensor": 2, "sequence": False}),
-        ({"tensor": 2, "task_rules": ["tensor"]}, {"tensor": 2, "sequence": False}),
+        # rules for tensor are not rules for sequence: a worker would refuse most tasks
+        ({"tensor": 2}, {"tensor": 2, "sequence": False, "data": 4}),
+        ({"tensor": 2, "sequence": True}, {"tensor": 2, "sequence": True}),
+        ({"tensor": 2, "task_rules": ["tensor", "sequence"]}, {"tensor": 2, "sequence": True}),
         ({"pipeline": 4}, {"pipeline": 4, "data": 2}),
         ({"sharding": "full"}, {"sharding": "full", "data": 8}),
         ({"pipeline": 2, "schedule": "gpipe", "sharding": "full"}, {"pipeline": 2, "schedule": "gpipe"}),

@@ -65,8 +65,6 @@ NEEDS: Final[dict[str, TaskRule]] = {
 }
 """Axes for which the task must have rules: used unasked only where the job says that it has them. A chain, which
 pipelines are cut from, also says what is recomputed."""
-FOLLOWS: Final = {TaskRule.TENSOR: TaskRule.SEQUENCE}
-"""What else a task with rules is taken to have rules for; a worker refuses the plan where it has none."""
 
 NOT_BUILT: Final = "not built in the worker yet"
 LAYOUT_ONLY: Final = "a command lays out its own processes: only data parallel"
@@ -160,9 +158,10 @@ def _rules(parallelism: Parallelism) -> frozenset[TaskRule]:
     """What the task has rules for: as the job says, and as what it pins lets conclude."""
     wish = given(parallelism)
     implied = {rule for rule in TaskRule if wish.get(rule, NEUTRAL[rule]) != NEUTRAL[rule]}
-    stated = {*parallelism.task_rules, *implied}
-    pinned = {FOLLOWS[rule] for rule in implied if rule in FOLLOWS and not parallelism.task_rules}
-    return frozenset(stated | pinned)
+    if not parallelism.task_rules and implied >= {TaskRule.TENSOR, TaskRule.EXPERT}:
+        # no law allows the two without it
+        implied.add(TaskRule.SEQUENCE)
+    return frozenset({*parallelism.task_rules, *implied})
 
 
 def _pinned(name: str, wish: Mapping[str, Any]) -> bool:
