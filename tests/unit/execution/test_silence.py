@@ -90,6 +90,20 @@ def test_a_machine_that_slept_is_no_hang() -> None:
     assert world.assessed[0].report.reason is Reason.HUNG
 
 
+def test_a_drain_whose_time_passed_while_nobody_listened_may_still_commit() -> None:
+    world = World().run(step=30)
+    world.linger = True
+    world.edit(suspend=True)
+    world.settle()
+    stood_still(world, 1_000)
+    world.pass_time(14)
+    world.settle()
+    assert (world.status.phase, world.status.attempt) == (Phase.SUSPENDING, 1)
+    world.pass_time(1)
+    world.settle()
+    assert (world.status.phase, world.status.attempt) == (Phase.SUSPENDED, 2)
+
+
 def test_an_agent_that_is_to_join_again_has_time_to_get_the_tokens_of_the_new_attempt() -> None:
     worlds = [World().run() for _ in range(2)]
     for world in worlds:

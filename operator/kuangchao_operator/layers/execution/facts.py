@@ -14,6 +14,7 @@ from kuangchao_contracts.api.trainingjob import NodeShare, SuccessPolicy, Traini
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.reasons import ConditionType
 from kuangchao_contracts.run import RankReport, RankState
+from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.model import AgentFact, Claim, JobSnapshot, PodFact, Waiting
 
 MAX_NUMBER: Final = 2**53
@@ -119,6 +120,13 @@ def gang(snapshot: JobSnapshot) -> Gang:
         foreign=tuple(p for p in snapshot.pods if not p.owned and p.incarnation == status.incarnation),
         agents=agents,
     )
+
+
+def catching_up(snapshot: JobSnapshot) -> float:
+    """Seconds in which what was said while this process stood still is yet to be read; 0: it has been."""
+    if snapshot.deaf_until is None:
+        return 0.0
+    return max(0.0, limits.AGENT_LOST - (snapshot.now - snapshot.deaf_until).total_seconds())
 
 
 def ended_well(report: RankReport) -> bool:

@@ -19,7 +19,7 @@ from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import DRAINED_EXIT, RankReport
 from kuangchao_contracts.text import printable
 from kuangchao_operator.layers.execution import limits
-from kuangchao_operator.layers.execution.facts import Gang, ended_badly, ended_well
+from kuangchao_operator.layers.execution.facts import Gang, catching_up, ended_badly, ended_well
 from kuangchao_operator.layers.execution.model import JobSnapshot, PodFact
 from kuangchao_operator.layers.execution.replan import estimate
 from kuangchao_operator.layers.execution.symptoms import classify, peer_loss, shared
@@ -95,7 +95,7 @@ class Fault:
 def gather(snapshot: JobSnapshot, gang: Gang, *, was_running: bool, pods_were_ready: bool) -> FaultReport | None:
     """The incident of the current attempt, or None when there is none, or its cause may still show up."""
     finder = _Finder(snapshot, gang, was_running, pods_were_ready)
-    if snapshot.deaf_until is not None and finder.age(snapshot.deaf_until) < limits.AGENT_LOST:
+    if catching_up(snapshot):
         return None
     faults = sorted(finder.all(), key=lambda f: f.order)
     if not faults:

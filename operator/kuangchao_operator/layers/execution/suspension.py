@@ -13,7 +13,7 @@ from kuangchao_contracts.names import REVOCATIONS
 from kuangchao_contracts.reasons import ConditionType as C
 from kuangchao_contracts.reasons import Reason
 from kuangchao_operator.layers.execution.draft import Draft
-from kuangchao_operator.layers.execution.facts import Gang
+from kuangchao_operator.layers.execution.facts import Gang, catching_up
 from kuangchao_operator.layers.execution.launchspec import grace_seconds
 from kuangchao_operator.layers.execution.progress import note_progress
 from kuangchao_operator.layers.execution.release import drain_began, release, stop, terminating, unreserve
@@ -118,7 +118,8 @@ def _drains(draft: Draft, gang: Gang) -> bool:
         draft.update(attempt_time=began)
         draft.emit(Reason.SUSPENDING, "the ranks save and end")
     limit = max(draft.spec.fault.termination_seconds, grace_seconds(draft.job))
-    left = limit - (draft.now - began).total_seconds()
+    # the last commit may have come while nobody could take it
+    left = max(limit - (draft.now - began).total_seconds(), catching_up(draft.snapshot))
     if not pods or left <= 0:
         note_progress(draft, gang, final=True)
         return False
