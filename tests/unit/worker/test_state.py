@@ -1,6 +1,7 @@
 """State of a rank: steps in order, saved and restored bit for bit, nothing restored that was changed."""
 
 import io
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ import pytest
 import torch
 
 from kuangchao_contracts import errors as e
+from kuangchao_contracts.oplogfile import Pinned
 from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, SnapshotRequest, SubmitGradients
 from kuangchao_worker.layers.state import rng
+from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.parameters import ParameterStore
+from kuangchao_worker.layers.state.service import StateService
+from kuangchao_worker.pod.shards import ShardsDone, file_digest
 from kuangchao_worker.tasks.mlp import mlp
 from tests.unit.worker.parts import CAPABILITY, committed, make_state, save, train
 
@@ -106,6 +111,45 @@ def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         make_state(mlp({"hidden": "8"}), tmp_path).restore(
             CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path))
         )
+
+
+class Planted:
+    """Becomes, where it is unpickled, a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    """Others may write to the volume, and a digest says only that nobody has since."""
+    state, working, mark = make_state(mlp({}), tmp_path), tmp_path / "step-1.att-1.tmp", tmp_path / "mark"
+    working.mkdir()
+    torch.save({"step": 1, "module": Planted(mark)}, working / "shared.pt")
+    done = ShardsDone(rank=0, files=(file_digest(working, "shared.pt"),), torch_version="2")
+    (working / "rank-0.done").write_bytes(done.canonical())
+    ref = committed(tmp_path, 1)
+    with pytest.raises(pickle.UnpicklingError):
+        state.restore(CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path)))
+    assert not mark.exists()
+
+
+def test_a_rank_that_is_in_no_checkpoint_draws_numbers_of_its_own(tmp_path: Path) -> None:
+    """Those of another rank would drop out the same."""
+    task = mlp({})
+    state = make_state(task, tmp_path)
+    train(state, task, 1, 1)
+    save(state, tmp_path, 1)
+    ref, drawn = committed(tmp_path, 1), []
+    for rank in (0, 1, 2):
+        other = StateService(state._store, rank, 7, ShardWriter(rank, lambda *_: None), lambda: Pinned(0, ""))
+        other.restore(CAPABILITY, RestoreRequest(checkpoint=ref, directory=str(tmp_path / ref.path)))
+        drawn.append(torch.rand(1).item())
+    assert len(set(drawn)) == 3
+    rng.seed_all(7 + 1 * 1_000_003 + 2)
+    assert torch.rand(1).item() == drawn[2], "the same each time"
 
 
 def test_failed_save_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
