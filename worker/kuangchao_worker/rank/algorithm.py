@@ -9,7 +9,9 @@ from torch import nn
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
+from kuangchao_worker.layers.state.chain import chain
 from kuangchao_worker.parallel.groups import Groups, divided_over
+from kuangchao_worker.rank.chained import require_chain
 from kuangchao_worker.rank.stages import loss_of, model_input, single
 from kuangchao_worker.tasks import Task
 
@@ -70,6 +72,8 @@ class TaskAlgorithm:
         self._task, self._store, self._rank, self._device = task, store, rank, device
         self._pipe, self._groups = pipe, groups or Groups()
         self._scale, self._precision = 1 / accumulation, precision
+        if pipe is not None:
+            require_chain(task, lambda module: chain(module, task.rules))
 
     def micro_step(self, batch: Any, *, last: bool) -> float:
         """See Algorithm."""

@@ -40,11 +40,10 @@ def model_input(task: Task, batch: Any) -> torch.Tensor:
     try:
         task.loss(_Noting(), batch)
     except _Called as call:
-        if len(call.given) == 1 and not call.named and isinstance(call.given[0], torch.Tensor):
-            return call.given[0]
-        raise InvalidInputError(
-            "task.loss", len(call.given) + len(call.named), "a pipeline's model takes one tensor", 1
-        ) from None
+        given = (*call.given, *call.named.values())
+        if len(given) == 1 and isinstance(given[0], torch.Tensor):
+            return given[0]
+        raise InvalidInputError("task.loss", len(given), "a pipeline's model takes one tensor", 1) from None
     raise InvalidInputError("task.loss", 0, "did not call the model", 1)
 
 

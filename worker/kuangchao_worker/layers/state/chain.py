@@ -15,36 +15,59 @@ FIELD = "task.rules.chain"
 
 
 def matching(module: nn.Module, pattern: str) -> Iterator[str]:
-    """Names of the modules that a pattern means, in the model's order; `*` stands for one part of a name."""
+    """Names of the modules that a pattern means, in the model's order; `*` stands for one part of a name.
+
+    One that a model holds under several names comes with its first.
+    """
+    return distinct(module, _named(module, pattern))
+
+
+def distinct(module: nn.Module, names: Iterable[str]) -> Iterator[str]:
+    """Of several names of one module the first."""
+    seen = set[int]()
+    for name in names:
+        part = id(module.get_submodule(name))
+        if part not in seen:
+            seen.add(part)
+            yield name
+
+
+def _named(module: nn.Module, pattern: str) -> Iterator[str]:
     wanted = pattern.split(".")
 
     def walk(below: nn.Module, depth: int, name: str) -> Iterator[str]:
         if depth == len(wanted):
             yield name
             return
-        for part, child in below.named_children():
+        for part, child in _children(below):
             if wanted[depth] in (part, "*"):
                 yield from walk(child, depth + 1, f"{name}.{part}" if name else part)
 
     return walk(module, 0, "")
 
 
+def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """As `named_children`, which leaves out all places but one of a module that is called at several."""
+    return ((name, child) for name, child in module._modules.items() if child is not None)  # noqa: SLF001 - see above
+
+
 def repeated(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
     """Links that count as layers: those that one rule names together, or else all."""
-    layers = [name for pattern in rules.chain if "*" in pattern for name in matching(module, pattern)]
+    layers = [name for pattern in rules.chain if "*" in pattern for name in _named(module, pattern)]
     return tuple(layers) or chain(module, rules)
 
 
 def chain(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
-    """Names of the links in order; empty where the rules give none and the model is not an `nn.Sequential`.
+    """Names of the links in the order of their calls, so one module may be several; empty where the rules give none and
+    the model is not an `nn.Sequential`.
 
     Raises InvalidInputError for a rule that means no module, and where parameters are in no link.
     """
     if not rules.chain:
-        return tuple(name for name, _ in module.named_children()) if isinstance(module, nn.Sequential) else ()
+        return tuple(name for name, _ in _children(module)) if isinstance(module, nn.Sequential) else ()
     names = []
     for pattern in rules.chain:
-        found = list(matching(module, pattern))
+        found = list(_named(module, pattern))
         if not found:
             raise InvalidInputError(FIELD, pattern, "names no module of the model")
         names += found
@@ -57,7 +80,7 @@ def chain(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
 
 def units(module: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Links with parameters: what is gathered and reduced at a time where data is sharded."""
-    found = [module.get_submodule(name) for name in names]
+    found = [module.get_submodule(name) for name in distinct(module, names)]
     return [link for link in found if any(True for _ in link.parameters())]
 
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Recompute
 from kuangchao_contracts.rules import ParallelRules
-from kuangchao_worker.layers.state.chain import repeated
+from kuangchao_worker.layers.state.chain import distinct, repeated
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 _ATEN: Final = torch.ops.aten
@@ -51,7 +51,7 @@ def recompute(module: nn.Module, rules: ParallelRules, kind: Recompute) -> None:
     links = repeated(module, rules)
     if not links:
         raise InvalidInputError("task.rules.chain", (), f"is empty, and the plan has recompute {kind.value}", "none")
-    for name in links:
+    for name in distinct(module, links):
         link = module.get_submodule(name)
         counting = [f"{name}.{own}".rstrip(".") for own, part in link.named_modules() if _counts(part)]
         if counting:

@@ -23,7 +23,7 @@ from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
 from kuangchao_worker.layers.state.assembly import assembled
-from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, stages_on, units
+from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, distinct, stages_on, units
 from kuangchao_worker.layers.state.experts import (
     PARTS,
     WHOLE,
@@ -75,7 +75,8 @@ class ShardedStore:
             check_tokens(module, rules)
         self._cut = cut(module, rules, plan) if plan.pipeline > 1 else ()
         if plan.data * plan.context > 1 or (plan.tensor > 1 and rules.experts):
-            check_apart(module, ((link,) for link in self._links), "link, and data parallelism divides each by itself")
+            links = distinct(module, self._links)
+            check_apart(module, ((link,) for link in links), "link, and data parallelism divides each by itself")
         self._order = _order(module, make_optimizer(module.parameters()))
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._compared = False
