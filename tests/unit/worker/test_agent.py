@@ -1,8 +1,11 @@
 """Parts of the agent that need no process: settings, environment of ranks, reports, files on the volume, client."""
 
 import asyncio
+import contextlib
 import json
+import os
 import secrets
+import signal
 import socket
 import ssl
 import subprocess
@@ -11,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
+import psutil
 import pytest
 from aiohttp import web
 from cryptography import x509
@@ -23,12 +27,14 @@ from kuangchao_contracts.errors import CapabilityError, InvalidInputError, TooMu
 from kuangchao_contracts.reasons import Reason
 from kuangchao_contracts.run import Empty, FeedReply, JoinReply, RankReport, RankState
 from kuangchao_contracts.wire import to_reply
+from kuangchao_worker.agent import client as gate_client
 from kuangchao_worker.agent import termination, volume
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.environment import places, torchrun_environment
 from kuangchao_worker.agent.forge import Forge
 from kuangchao_worker.agent.loop import Agent
 from kuangchao_worker.agent.monitor import Monitor
+from kuangchao_worker.agent.ranks import Ranks
 from kuangchao_worker.agent.settings import Oplog, Settings
 from kuangchao_worker.agent.views import RankView
 from kuangchao_worker.pod import store
@@ -206,6 +212,26 @@ async def test_monitor_hears_everything_before_an_end_is_judged(tmp_path: Path) 
     channel.close()
 
 
+async def test_what_a_rank_has_started_ends_with_it(tmp_path: Path) -> None:
+    """A worker of a DataLoader, say: it would hold memory and devices that the next attempt needs."""
+    ended = asyncio.Event()
+    ranks = Ranks(lambda _: ended.set())
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGCHLD, ranks.on_child)
+    started = tmp_path / "pid"
+    program = f"""
+import pathlib, subprocess
+child = subprocess.Popen(["sleep", "600"], stderr=subprocess.DEVNULL)
+pathlib.Path({str(started)!r}).write_text(str(child.pid))
+"""
+    ranks.start_cold(0, [sys.executable, "-c", program], dict(os.environ))
+    await asyncio.wait_for(ended.wait(), 60)
+    loop.remove_signal_handler(signal.SIGCHLD)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        await asyncio.to_thread(psutil.Process(int(started.read_text())).wait, 60)
+    await ranks.end()
+
+
 def test_what_an_agent_cannot_prepare_is_told_in_our_own_words() -> None:
     view = RankView(0)
     view.refuse(volume.CheckpointPathInUseError.code, "taken")
@@ -303,7 +329,9 @@ async def test_client_waits_for_an_outage_but_not_for_a_refusal(tmp_path: Path) 
     await runner.cleanup()
 
 
-async def test_an_answer_may_come_in_pieces(tmp_path: Path) -> None:
+async def test_an_answer_may_come_in_pieces_and_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = FeedReply(attempt=4, policy_generation=1, revoked=tuple(f"{number:022}" for number in range(100)))
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -319,6 +347,9 @@ async def test_an_answer_may_come_in_pieces(tmp_path: Path) -> None:
     runner, client = await serve(handler, tmp_path)
     async with client:
         assert await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply) == answer
+        monkeypatch.setattr(gate_client, "MAX_ANSWER", 1_000)
+        with pytest.raises(UnavailableError, match=r"interface.feed: the answer has more than 1000 bytes"):
+            await client.call("interface.feed", "team/jobs/job", Empty(), FeedReply)
     await runner.cleanup()
 
 
