@@ -34,6 +34,10 @@ STEPS: Final = 6
 LOOK_SECONDS: Final = 0.02
 MIB: Final = 2**20
 SIZES: Final = {"layers": "4", "hidden": "256", "heads": "8", "kvHeads": "8", "ffn": "1024", "sequence": "128"}
+SMALL: Final = {**SIZES, "layers": "2", "hidden": "16", "heads": "2", "kvHeads": "2", "ffn": "32"}
+"""Next to nothing: what its ranks hold is the process's own, which the other readings alone do not tell."""
+DEEP: Final = {**SIZES, "layers": "8", "hidden": "128", "heads": "4", "kvHeads": "4", "ffn": "512"}
+WIDE: Final = {**SIZES, "layers": "2", "hidden": "512", "ffn": "2048"}
 SEQUENCE: Final = int(SIZES["sequence"])
 EVERY: Final = (Layout.DATA, Layout.SHARDED, Layout.TENSOR, Layout.PIPELINE)
 
@@ -46,11 +50,18 @@ class Case:
     layout: Layout
     batch: int
     args: Mapping[str, str] = field(default_factory=dict)
+    size: str = ""
+    """What its sizes are called, where a task is run with several."""
+
+    @property
+    def model(self) -> str:
+        """Task and sizes, for people; readings of one model are held out of a fit together."""
+        return f"{self.size} {self.task.rsplit(':', 1)[1]}".lstrip()
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.task.rsplit(':', 1)[1]}, {self.layout}, batch {self.batch}"
+        return f"{self.model}, {self.layout}, batch {self.batch}"
 
     def job(self, model: ModelDescriptor, folder: Path) -> dict[str, Any]:
         """The manifest. It saves as it goes, for a snapshot is part of what a rank holds."""
@@ -80,6 +91,9 @@ CASES: Final = (
     *(Case(f"{name}:{name}", layout, 256) for name in ("digits", "mlp") for layout in EVERY[:2]),
     *(Case("text:transformer", layout, batch, SIZES) for layout in EVERY for batch in (16, 64)),
     *(Case("text:moe", layout, 32, SIZES) for layout in (Layout.DATA, Layout.SHARDED, Layout.PIPELINE)),
+    *(Case("text:transformer", layout, 4, SMALL, "small") for layout in (Layout.DATA, Layout.PIPELINE)),
+    *(Case("text:transformer", layout, 64, DEEP, "deep") for layout in (Layout.SHARDED, Layout.PIPELINE)),
+    *(Case("text:transformer", layout, 32, WIDE, "wide") for layout in (Layout.DATA, Layout.PIPELINE)),
 )
 
 
@@ -197,8 +211,7 @@ def table(readings: Sequence[Reading]) -> str:
         axes = [pinned.get(axis, 1) for axis in ("data", "tensor", "pipeline")]
         shape = [case.sequence, pinned["microBatch"], case.batch, *axes, pinned.get("sharding", "none"), "fp32"]
         described = reading.model.canonical().decode()
-        group = case.task.rsplit(":", 1)[1]
         for stage, peak in enumerate(reading.peaks):
             last = ["device", stage, f"{peak / 2**30:.6f}"]
-            writer.writerow([f"{case.name}, stage {stage}", group, "kuangchao-cpu", described, *shape, *last])
+            writer.writerow([f"{case.name}, stage {stage}", case.model, "kuangchao-cpu", described, *shape, *last])
     return text.getvalue()

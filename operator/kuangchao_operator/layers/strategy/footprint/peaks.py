@@ -95,9 +95,11 @@ def with_allocated(allocated: int, known: Peak, setting: Setting, backend: Backe
 
 
 def allocator_kind(setting: Setting, backend: Backend) -> str:
-    """The kind of allocator whose figure holds; interleaved schedules may have a figure of their own."""
-    interleaved = f"{setting.allocator}-interleaved"
-    return interleaved if setting.layout.virtual > 1 and interleaved in backend.reserved_permille else setting.allocator
+    """The kind of allocator whose figure holds; pipelines, and interleaved ones among them, may have figures of their
+    own: what a micro-batch keeps goes while others stay, and leaves holes."""
+    own = {"interleaved": setting.layout.virtual > 1, "pipeline": setting.layout.pipeline > 1}
+    kinds = (f"{setting.allocator}-{word}" for word, applies in own.items() if applies)
+    return next((kind for kind in kinds if kind in backend.reserved_permille), setting.allocator)
 
 
 def allocator_permille(setting: Setting, backend: Backend) -> int:
