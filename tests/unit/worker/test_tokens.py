@@ -1,6 +1,7 @@
 """Tokens and experts in parts: which rank has which, and what is refused. Their results are tested on real links."""
 
-from typing import Any, cast
+from collections import UserDict
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -17,12 +18,20 @@ from kuangchao_worker.layers.state.experts import check_experts, check_tokens, k
 from kuangchao_worker.layers.topology.decide import groups_of
 from kuangchao_worker.parallel import mixture, positions
 from kuangchao_worker.parallel.tokens import cut, pieces_of
+from kuangchao_worker.rank.algorithm import _to_device
 from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.tasks.text import MOE_RULES, moe, transformer
 from tests.local.training import split
 from tests.unit.worker.fakegate import make_plan
 
 TOKENS = torch.arange(24).view(2, 12)
+
+
+class Named(NamedTuple):
+    """A sample, and a batch as torch's own `default_collate` makes it of such samples."""
+
+    ids: torch.Tensor
+    label: Any
 
 
 def over(context: int, data: int, **fields: Any) -> ParallelPlan:
@@ -47,8 +56,20 @@ def test_positions_of_whole_sequences_are_those_at_hand() -> None:
     assert positions(5).tolist() == [0, 1, 2, 3, 4]
 
 
+def test_all_tensors_of_a_batch_go_to_the_device_whatever_holds_them() -> None:
+    """On "meta", which is a device like a GPU in this: where ranks train on CPUs nothing is moved."""
+    batch = {"named": Named(TOKENS, "label"), "other": UserDict({"x": [TOKENS, 3]})}
+    moved = _to_device(batch, torch.device("meta"))
+    assert isinstance(moved["named"], Named)
+    assert (moved["named"].label, moved["other"]["x"][1]) == ("label", 3)
+    assert moved["named"].ids.is_meta and moved["other"]["x"][0].is_meta
+    assert not batch["named"].ids.is_meta
+
+
 def test_a_batch_is_cut_by_name_or_place() -> None:
     assert cut({"ids": TOKENS, "weight": 1.0}, {"ids": 1}, 1, 2)["ids"][0].tolist() == [3, 4, 5, 6, 7, 8]
+    named = cut(Named(TOKENS, "label"), {"0": 1}, 1, 2)
+    assert (named.ids[0].tolist(), named.label) == ([3, 4, 5, 6, 7, 8], "label")
     assert cut(TOKENS, {"0": 1}, 0, 2)[1].tolist() == [12, 13, 14, 21, 22, 23]
     with pytest.raises(InvalidInputError, match=r"task\.rules\.tokens.*ids.*nearest.*0"):
         cut((TOKENS,), {"ids": 1}, 0, 2)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_worker.parallel.nested import remade
 
 RULE = "task.rules.tokens"
 
@@ -32,7 +33,7 @@ def cut(batch: Any, tokens: Mapping[str, int], rank: int, size: int) -> Any:
         raise InvalidInputError(RULE, missing[0], "is in no batch of the task", ", ".join(names[:8]))
     values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
     own = [_own(v, tokens[n], rank, size) if n in tokens else v for n, v in zip(names, values, strict=True)]
-    return dict(zip(names, own, strict=True)) if isinstance(batch, Mapping) else type(batch)(own)
+    return dict(zip(names, own, strict=True)) if isinstance(batch, Mapping) else remade(batch, own)
 
 
 def _own(tensor: torch.Tensor, dimension: int, rank: int, size: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
 from kuangchao_worker.layers.state.chain import chain
 from kuangchao_worker.parallel.groups import Groups, divided_over
+from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.rank.chained import require_chain
 from kuangchao_worker.rank.stages import loss_of, model_input, single
 from kuangchao_worker.tasks import Task
@@ -137,10 +138,4 @@ def _to_device(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device."""
     if device.type == "cpu":
         return batch
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: _to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        return type(batch)(_to_device(value, device) for value in batch)
-    return batch
+    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))

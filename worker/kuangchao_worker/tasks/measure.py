@@ -23,6 +23,7 @@ from torch import nn
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import MeasuredModel, ModelDescriptor
 from kuangchao_contracts.rules import ParallelRules, TaskRule
+from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.tasks import NO_RULES, Task, TaskNotFoundError, load_task
 
 BAD_NAME = 2
@@ -70,7 +71,7 @@ def allowed(module: nn.Module, rules: ParallelRules) -> tuple[TaskRule, ...]:
 
 def kept_bytes(task: Task, module: nn.Module, samples: int) -> int:
     """Bytes that a forward pass over so many samples keeps for the backward pass, beside parameters and buffers."""
-    batch = _on_meta(task.collate([task.dataset[number] for number in range(samples)]))
+    batch = mapped(task.collate([task.dataset[n] for n in range(samples)]), lambda tensor: tensor.to(META))
     known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -124,14 +125,6 @@ def _function(name: str) -> Callable[[], Any] | None:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - on the meta device no other identity exists
-
-
-def _on_meta(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.to(META)
-    if isinstance(batch, dict):
-        return {key: _on_meta(value) for key, value in batch.items()}
-    return type(batch)(map(_on_meta, batch)) if isinstance(batch, list | tuple) else batch
 
 
 def _in_a_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, FileDigest
 from kuangchao_contracts.errors import CheckpointCorruptError
 from kuangchao_contracts.oplogfile import Pinned
+from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.pod.shards import MANIFEST, ShardsDone, done_name, write_durably
 
 WRITE_SECONDS: Final = 1_800.0
@@ -128,10 +129,4 @@ def load(directory: Path, manifest: CheckpointManifest, name: str) -> Any:
 
 def in_memory(value: Any) -> Any:
     """A deep copy with all tensors copied to main memory; torch's own async stager leaves CPU tensors shared."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: in_memory(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(in_memory(item) for item in value)
-    return value
+    return mapped(value, lambda tensor: tensor.detach().to("cpu", copy=True))
