@@ -163,6 +163,21 @@ def test_failed_save_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     train(state, task, 2, 2)
 
 
+def test_a_part_is_done_once_its_operation_log_is_durable(tmp_path: Path) -> None:
+    """The store pins the log with the checkpoint: after a crash of the node both must be there."""
+    working, seen = tmp_path / "step-1.att-1.tmp", []
+
+    class Log(Pinned):
+        def sync(self) -> None:
+            seen.append(sorted(path.name for path in working.iterdir()))
+
+    writer = ShardWriter(0, lambda *_: None)
+    writer.submit(working, {"rank-0.pt": {"step": 1}}, Log(3, "ab"))
+    assert writer.wait(30)
+    assert seen == [["rank-0.pt"]], "once, before the word that the part is complete"
+    assert ShardsDone.model_validate_json((working / "rank-0.done").read_bytes()).oplog == "3:ab"
+
+
 def test_all_generators_are_captured() -> None:
     rng.seed_all(5)
     state = rng.capture()
