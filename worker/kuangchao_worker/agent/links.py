@@ -1,8 +1,9 @@
-"""How the links between the pods of a job do: which are looked at, what is said over them, and what comes of it. Pure.
+"""Health of the links between the pods of a job: which are pinged, what is sent, and the figures that come of it. Pure.
 
 Every pod pings its neighbours on a ring and pod 0, where all that the others found comes together. Words are sealed
-with a key of the attempt, so none of an older attempt is heard, and no stranger who cannot reach the attempt's store:
-torch's store has no secrets from who connects to it. Figures are reported and nothing is decided from them.
+with a key of the attempt, so none of an older attempt is heard, nor one of a stranger. Who reaches the attempt's store
+can learn that key, since torch's store keeps nothing from who connects. Figures are reported; nothing is decided from
+them.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ WINDOW: Final = 60
 PATIENCE: Final = 3.0
 """Seconds after which a ping without answer is lost."""
 SILENCE: Final = 10
-"""Intervals without a word after which pod 0 holds the link to a pod for broken."""
+"""Intervals without a word after which pod 0 takes the link to a pod to be broken."""
 CROWD: Final = 256
 """Pings that pod 0 answers in a second: in a larger gang those that are no neighbours ping it less often."""
 SEAL: Final = 16

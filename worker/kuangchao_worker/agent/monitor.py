@@ -1,4 +1,4 @@
-"""The agent's end of the rank channel: keeps what each rank said last. Judges nothing."""
+"""The agent's end of the rank channel: hands on each message of a rank. Keeps and judges nothing."""
 
 import asyncio
 import contextlib

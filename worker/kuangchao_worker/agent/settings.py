@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from kuangchao_contracts.errors import InvalidInputError
 
-_FOLDERS: Final = {
+_PATHS: Final = {
     "token_directory": "KUANGCHAO_TOKEN_DIR",
     "trust_directory": "KUANGCHAO_TRUST_DIR",
     "checkpoints": "KUANGCHAO_CHECKPOINTS",
@@ -77,8 +77,8 @@ class Settings:
             settings = replace(settings, lease_grace_seconds=grace)
         if environment.get("KUANGCHAO_OPLOG"):
             settings = replace(settings, oplog=_oplog(environment["KUANGCHAO_OPLOG"]))
-        folders = {field: Path(environment[name]) for field, name in _FOLDERS.items() if environment.get(name)}
-        return replace(settings, **folders)  # type: ignore[arg-type]  # every field in _FOLDERS is a Path
+        paths = {field: Path(environment[name]) for field, name in _PATHS.items() if environment.get(name)}
+        return replace(settings, **paths)  # type: ignore[arg-type]  # every field in _PATHS is a Path
 
 
 def _required(environment: Mapping[str, str], name: str) -> str:

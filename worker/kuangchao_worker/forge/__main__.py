@@ -11,6 +11,7 @@ import functools
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -54,8 +55,6 @@ class Forge:
 
     def serve(self) -> None:
         """Take requests and tell of every child that has ended."""
-        import select
-
         self._say({"ready": threads() == 1})
         while True:
             ready, _, _ = select.select([self._connection.fileno(), self._wake], [], [])

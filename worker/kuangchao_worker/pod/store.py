@@ -1,4 +1,5 @@
-"""The store over which the ranks of an attempt find each other, hosted by the agent of pod 0.
+"""The store over which the ranks of an attempt find each other. Pod 0 serves it, from a process that its forge makes,
+or from the agent where there is no forge.
 
 It outlives every rank, and each attempt has its own server, port and prefix: keys of an older attempt are never read.
 """
