@@ -1,6 +1,7 @@
 """Validation errors in a user's terms: file, line, field, value, why, nearest legal value. Decides no validity."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from enum import Enum
 from types import UnionType
@@ -139,6 +140,8 @@ def _nearest(fault: ErrorDetails, path: Path) -> object | None:
         return _nearest_integer(value)
     if kind in ("bool_type", "bool_parsing"):
         return "true or false"
+    if kind == "string_pattern_mismatch" and path[-1:] == ("task",):
+        return _function_of_a_module(str(value), str(context["pattern"]))
     if kind == "string_type" and not isinstance(value, dict | list | Enum):
         return f'"{value}"'
     return None
@@ -148,6 +151,17 @@ def _switched(path: Path) -> str | None:
     """What somebody means who switches an axis on: the planner chooses its size where the task has rules for it."""
     axis = str(path[-1])
     return f"2, or taskRules: [{axis}]" if "parallelism" in path and axis in tuple(TaskRule) else None
+
+
+def _function_of_a_module(text: str, pattern: str) -> str:
+    """What somebody means who names a file, or a function as Python's own dots have it."""
+    place, _, function = text.partition(":")
+    module = place.removesuffix(".py").strip("./").replace("/", ".")
+    if not function and module == place:
+        module, _, function = module.rpartition(".")
+        module, function = (module, function) if module else (function, "")
+    named = f"{module}:{function or 'function'}"
+    return named if re.fullmatch(pattern, named) else "module:function"
 
 
 def _nearest_list(kind: type[BaseModel], path: Path, fault: ErrorDetails) -> str | None:

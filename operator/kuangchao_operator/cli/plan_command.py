@@ -36,6 +36,9 @@ Checked = Annotated[
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="Manifest of a TrainingJob; - reads standard input.", show_default=False)
 ]
+Devices = Annotated[
+    int | None, typer.Option(min=1, help="Another number of devices than the manifest's.", show_default=False)
+]
 
 
 def plan(
@@ -47,6 +50,7 @@ def plan(
             "every descriptor in it counts. Default: this machine."
         ),
     ] = None,
+    devices: Devices = None,
     calibration: Calibrated = None,
     what_if: WhatIf = False,
     objective: Objective = None,
@@ -76,7 +80,7 @@ def plan(
     from kuangchao_operator.layers.strategy.simulate import simulation_json
 
     simulation.check(simulate, to, output)
-    job, planner = read_job(file), _planner(calibration)
+    job, planner = with_devices(read_job(file), devices), _planner(calibration)
     found = request_here(job) if resources is None else request_for(job, resources)
     request = wished(found, what_if, objective)
     outcome = planner.plan(request) if check is None else planner.check(read_plan(check, "--check"), request)
@@ -96,6 +100,18 @@ def _planner(calibration: str | None) -> Planner:
     from kuangchao_operator.layers.strategy.shipped import Planner
 
     return Planner(None if calibration is None else parse(read_bytes("--calibration", calibration), calibration))
+
+
+def with_devices(job: TrainingJob, count: int | None) -> TrainingJob:
+    """The job on another number of devices, if one is given. Raises InvalidInputError unless that is whole pods."""
+    if count is None:
+        return job
+    devices = job.spec.devices
+    if count % devices.per_pod:
+        nearest = max(devices.per_pod, round(count / devices.per_pod) * devices.per_pod)
+        raise InvalidInputError("--devices", count, f"must be a multiple of devices.perPod {devices.per_pod}", nearest)
+    wanted = devices.replace(count=count, min=None, max=None)
+    return job.replace(spec=job.spec.replace(devices=wanted))
 
 
 def request_here(job: TrainingJob) -> PlanRequest:

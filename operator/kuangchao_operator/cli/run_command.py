@@ -8,25 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.reasons import Phase
 from kuangchao_operator.cli.job_commands import NEVER
 from kuangchao_operator.cli.output import DONE, FAILED, INTERRUPTED, REFUSED, Format, Output, emit_json
-from kuangchao_operator.cli.plan_command import File
+from kuangchao_operator.cli.plan_command import Devices, File, with_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kuangchao_contracts.api import TrainingJob
     from kuangchao_operator.local.result import RunResult
 
 
 def run(
     file: File,
     workdir: Annotated[Path, typer.Option(help="Where ./runs/<job>-<time> is made.")] = Path(),
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="Another number of devices than the manifest's.", show_default=False)
-    ] = None,
+    devices: Devices = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -52,9 +48,7 @@ def run(
 
     if find_spec("torch") is None:
         raise ModuleNotFoundError(name="torch")
-    job = read_job(file)
-    if devices is not None:
-        job = _with_devices(job, devices)
+    job = with_devices(read_job(file), devices)
     with progress_view(quiet=output is Format.JSON) as view:
         result = run_job(job, workdir, view, resume)
     if output is Format.JSON:
@@ -62,15 +56,6 @@ def run(
     else:
         print("\n".join(summary(result)))
     raise typer.Exit(exit_code(result))
-
-
-def _with_devices(job: TrainingJob, count: int) -> TrainingJob:
-    devices = job.spec.devices
-    if count % devices.per_pod:
-        nearest = max(devices.per_pod, round(count / devices.per_pod) * devices.per_pod)
-        raise InvalidInputError("--devices", count, f"must be a multiple of devices.perPod {devices.per_pod}", nearest)
-    wanted = devices.replace(count=count, min=None, max=None)
-    return job.replace(spec=job.spec.replace(devices=wanted))
 
 
 def exit_code(result: RunResult) -> int:

@@ -279,9 +279,15 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     assert "pip install 'kuangchao[cli]'" in found.stderr
 
 
-def test_another_number_of_devices_must_fit_the_pods(tmp_path: Path) -> None:
+def test_a_plan_for_another_number_of_devices(job: Path) -> None:
+    found = call("plan", str(job), "--devices", "4", "-o", "json")
+    assert json.loads(found.stdout)["worldSize"] == 4, found.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_another_number_of_devices_must_fit_the_pods(tmp_path: Path, command: str) -> None:
     job = write(tmp_path / "job.yaml", changed("spec.devices", {"count": 4, "perPod": 2}))
-    found = call("run", str(job), "--devices", "3")
+    found = call(command, str(job), "--devices", "3")
     assert found.exit_code == 2
     assert "--devices=3" in found.stderr
     assert "nearest legal value: 4" in found.stderr

@@ -100,3 +100,10 @@ def test_tasks_of_ours_measure_where_the_model_is(name: str) -> None:
     assert task.evaluate is not None
     with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
         task.evaluate(task.model().to("meta").eval())
+
+
+def test_a_file_in_place_of_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "filed.py").write_text("def make(args): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(TaskNotFoundError, match=r"no module 'filed\.py' .*without \.py: filed:make"):
+        load_task("filed.py:make", {})

@@ -96,6 +96,8 @@ def load_task(name: str, args: Mapping[str, str]) -> Task:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise
         where = "in this image (without a cluster: in the directory of `kuangchao run`)"
+        if module_name.endswith(".py"):
+            where += f"; a module is named without .py: {module_name.removesuffix('.py')}:{function_name}"
         raise TaskNotFoundError(f"spec.task={name!r}: there is no module {error.name!r} {where}") from None
     make = getattr(module, function_name, None)
     if not callable(make):
