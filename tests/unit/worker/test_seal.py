@@ -1,5 +1,6 @@
 """Weights are changed by state alone: whatever else writes to them is found, named and placed, and nothing is saved."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import nn
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.ports.state import RestoreRequest, SaveRequest, SnapshotRequest, SubmitGradients
+from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.seal import Owned, Seal, WriteLease
 from kuangchao_worker.layers.state.snapshots import digest
 from kuangchao_worker.tasks import Task
@@ -187,6 +189,113 @@ def test_writes_are_serial() -> None:
         pass
     with lease.held("submit_gradients"):
         pass
+
+
+@pytest.mark.parametrize("rate", [1, torch.tensor(0.1)], ids=["whole", "tensor"])
+def test_learning_rates_are_those_of_state_whatever_number_they_are(tmp_path: Path, rate: Any) -> None:
+    optimizers: list[Any] = []
+
+    def optimizer(parameters: Any) -> Any:
+        optimizers.append(torch.optim.SGD(parameters, lr=rate, foreach=False))
+        return optimizers[0]
+
+    def act(_: nn.Module) -> None:
+        (group,) = optimizers[0].param_groups
+        group["lr"] = group["lr"].add_(1) if isinstance(rate, torch.Tensor) else 2
+
+    with pytest.raises(e.ParameterTamperedError, match=r"rank 0, step 3: a learning rate was changed"):
+        run(tmp_path, replace(planted(act, 3), optimizer=optimizer, scheduler=None))
+
+
+def test_the_schedule_writes_no_weights_though_state_calls_it(tmp_path: Path) -> None:
+    task, state = scheduled(tmp_path, lambda step, module: add(module) if step == 2 else None)
+    with pytest.raises(
+        e.ParameterTamperedError, match=r"rank 0, step 2: parameter \S+ was written to when the schedule"
+    ):
+        train(state, task, 1, 3)
+
+
+def test_a_schedule_that_looks_at_weights_is_no_fault(tmp_path: Path) -> None:
+    task, state = scheduled(tmp_path, lambda _, module: weight(module).norm())
+    train(state, task, 1, 3)
+
+
+def scheduled(folder: Path, act: Callable[[int, nn.Module], Any]) -> tuple[Task, Any]:
+    """A task whose schedule does something to the model as each step ends."""
+    task, made = mlp({}), []
+
+    def model() -> nn.Module:
+        made.append(task.model())
+        return made[0]
+
+    def rate(step: int) -> float:
+        if made and step:
+            act(step, made[0])
+        return 1.0
+
+    own = replace(task, model=model, scheduler=lambda of: torch.optim.lr_scheduler.LambdaLR(of, rate))
+    state = make_state(own, folder)
+    state.close_to_others()
+    return own, state
+
+
+def test_what_the_optimizer_keeps_is_states(tmp_path: Path) -> None:
+    task, state = steal(tmp_path, lambda optimizer, _: [s["exp_avg"].zero_() for s in optimizer.state.values()])
+    with pytest.raises(
+        e.ParameterTamperedError, match=r"step 2: what the optimizer keeps of parameter \S+ was changed"
+    ):
+        train(state, task, 1, 3)
+
+
+def test_another_thread_cannot_step_the_optimizer_while_state_does() -> None:
+    lease, told, module = WriteLease(3), [], mlp({}).model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    lease.guard(optimizer)
+
+    def step() -> None:
+        with pytest.raises(e.UnleasedWriteError) as found:
+            optimizer.step()
+        told.append(found.value)
+
+    with lease.held("submit_gradients"):
+        optimizer.step()
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+    assert len(told) == 1
+
+
+def test_what_was_frozen_gets_no_gradient_later(tmp_path: Path) -> None:
+    """Its gradient would reach no other rank, whose weights would then be others."""
+    task = planted(lambda module: module.requires_grad_(True), 3)
+
+    def model() -> nn.Module:
+        module = task.model()
+        weight(module).requires_grad_(False)
+        return module
+
+    with pytest.raises(e.InvalidInputError, match=r"task\.model='0\.0\.weight': required no gradient .* one at step 3"):
+        run(tmp_path, replace(task, model=model))
+
+
+def test_an_optimizer_of_what_is_not_the_models_is_refused(tmp_path: Path) -> None:
+    task, extra = mlp({}), nn.Parameter(torch.ones(1))
+    state = make_state(replace(task, optimizer=lambda given: torch.optim.SGD([*given, extra], lr=0.1)), tmp_path)
+    with pytest.raises(e.InvalidInputError, match=r"task\.optimizer='1 tensors': are updated and no parameters"):
+        state.close_to_others()
+
+
+def test_modules_of_torchscript_are_no_fault(tmp_path: Path) -> None:
+    task = mlp({"dropout": "0"})
+    run(tmp_path, replace(task, model=lambda: torch.jit.script(task.model())))
+
+
+def test_a_copy_has_the_names_of_a_module_that_is_compiled() -> None:
+    """torch gives the names of what is in pieces without that."""
+    linear = nn.Linear(2, 2)
+    for state in (linear.state_dict(), {f"_orig_mod.{name}": value for name, value in linear.state_dict().items()}):
+        copy = assembled(lambda: nn.ModuleDict({"_orig_mod": nn.Linear(2, 2)}), state)
+        assert torch.equal(copy.get_parameter("_orig_mod.weight"), linear.weight)
 
 
 # ---- reads

@@ -102,7 +102,10 @@ class StateService(StateRank):
 
     def _applied(self, step: int) -> float:
         try:
-            return self._store.apply()
+            norm = self._store.apply()
+            if self._seal is not None:
+                self._seal.check_schedule(step)
+            return norm
         except NonFiniteGradientsError as error:
             raise NonFiniteGradientsError(f"rank {self._rank}, step {step}: {error}") from None
 
