@@ -17,7 +17,12 @@ from kuangchao_contracts.run import MemoryBytes, RankNote
 from kuangchao_worker.reports import MAX_NUMBER, REPORT_SECONDS
 
 MAX_MESSAGE: Final = 16_384
-RELIABLE_SECONDS: Final = 5.0
+RELIABLE_SECONDS: Final = 150.0
+"""For longer than any agent may be silent and not be lost: one that waits for a processor hears every such word."""
+NOTE_SECONDS: Final = 5.0
+"""The same for what is said once more later, between two steps."""
+FULL_SECONDS: Final = 0.05
+"""Between two tries while the agent's queue is full."""
 NOTES_PER_MESSAGE: Final = 8
 """So that a message of notes with the longest texts still fits."""
 
@@ -55,6 +60,7 @@ class RankChannel:
     def __init__(self, path: str, rank: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._rank, self._clock = path, rank, clock
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
         self._last = (-1.0, "")
         self.step: int | None = None
         """The newest step that it was told of, sent or not: what a failure happened after."""
@@ -67,9 +73,9 @@ class RankChannel:
         self._last = (now, section)
         self._send({"rank": self._rank, "step": step, "section": section, "metrics": dict(metrics or {})}, 0.0)
 
-    def reliable(self, message: RankMessage) -> bool:
-        """Send a message that must arrive; False after `RELIABLE_SECONDS` when the agent is gone or stuck."""
-        return self._send(message.wire(), RELIABLE_SECONDS)
+    def reliable(self, message: RankMessage, patience: float = RELIABLE_SECONDS) -> bool:
+        """Send a message that must arrive; False at once when the agent is gone, after `patience` when it is stuck."""
+        return self._send(message.wire(), patience)
 
     def close(self) -> None:
         """Say nothing any more."""
@@ -78,12 +84,20 @@ class RankChannel:
             self._socket = None
 
     def _send(self, message: Mapping[str, object], patience: float) -> bool:
-        if self._socket is None:
+        # threads that save send beside the one that trains
+        opened = self._socket
+        if opened is None:
             return False
-        self._socket.settimeout(patience)
-        try:
-            self._socket.sendto(json.dumps(message).encode(), self._path)
-        except OSError:
-            # the agent is gone or its queue is full: a rank must not fail because nobody listens
-            return False
-        return True
+        raw, deadline = json.dumps(message).encode(), time.monotonic() + patience
+        while True:
+            try:
+                opened.sendto(raw, self._path)
+            except BlockingIOError:
+                # its queue is full; one that is not connected cannot wait for room: a timeout of its own would spin
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(FULL_SECONDS)
+            except OSError:
+                return False  # the agent is gone: a rank must not fail because nobody listens
+            else:
+                return True

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kuangchao_contracts.audit import AuditRecord, Decision
 from kuangchao_contracts.oplog import OperationLog
 from kuangchao_contracts.run import RankNote
-from kuangchao_worker.pod.channel import NOTES_PER_MESSAGE, RankChannel, RankMessage
+from kuangchao_worker.pod.channel import NOTE_SECONDS, NOTES_PER_MESSAGE, RankChannel, RankMessage
 
 log = logging.getLogger("kuangchao.rank")
 
@@ -46,7 +46,8 @@ class GateReporter:
         self._channel.reliable(
             RankMessage(
                 rank=self._rank, lease_overdue=overdue, lease_overdue_seconds=round(self._overdue_seconds) or None
-            )
+            ),
+            NOTE_SECONDS,
         )
         self.notes()
 
@@ -55,7 +56,7 @@ class GateReporter:
         self._unsent += [rank_note(record, self._rank, self._attempt) for record in self._oplog.take_notes()]
         while self._unsent:
             batch = tuple(self._unsent[:NOTES_PER_MESSAGE])
-            if not self._channel.reliable(RankMessage(rank=self._rank, notes=batch)):
+            if not self._channel.reliable(RankMessage(rank=self._rank, notes=batch), NOTE_SECONDS):
                 return
             del self._unsent[: len(batch)]
 
