@@ -6,6 +6,7 @@ hash of a line covers the line before it, so that no line can be changed, remove
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +41,10 @@ class _Note:
 
 
 class OperationLog(AuditSink):
-    """Append-only. Used from one thread at a time; without a file it keeps head and count only."""
+    """Append-only; without a file it keeps head and count only.
+
+    Calls come from one thread. Refusals come from any: code of a user has threads of its own.
+    """
 
     def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._clock_ns = clock_ns
@@ -50,6 +54,7 @@ class OperationLog(AuditSink):
         self._names: dict[_Key, str] = {}
         self._notes: dict[_Key, _Note] = {}
         self._mark, self._did = "", ""
+        self._lock = threading.Lock()
 
     @property
     def count(self) -> int:
@@ -63,15 +68,17 @@ class OperationLog(AuditSink):
 
     def keep_in(self, file: LogFile | None) -> None:
         """Write lines to a file from now on, those before it too; None: keep head and count only."""
-        lines, self._pending = self._pending, []
-        if file is not None and len(lines) == self._count:
-            for line in lines:
-                file.append(line)
-            self._file = file
+        with self._lock:
+            lines, self._pending = self._pending, []
+            if file is not None and len(lines) == self._count:
+                for line in lines:
+                    file.append(line)
+                self._file = file
 
     def pin(self) -> Pinned:
         """What the log holds now, handed to the file system; `Pinned.sync` makes it durable."""
-        return Pinned(self._count, self._head, self._file.pin() if self._file is not None else ())
+        with self._lock:
+            return Pinned(self._count, self._head, self._file.pin() if self._file is not None else ())
 
     def grace(self, on: bool) -> None:
         """Mark the lines that follow: the calls are allowed though their lease has expired."""
@@ -79,9 +86,11 @@ class OperationLog(AuditSink):
 
     def step(self, op: str, resource: str, subject: str, request: Contract) -> None:
         """Append one call: what, on what, by whom, and the hash of the request."""
-        self._append(self._name(op, resource, subject), f'"req":"{request_hash(request)}"')
-        if self._mark:
-            self._note_grace(op, resource, subject)
+        what = f'"req":"{request_hash(request)}"'
+        with self._lock:
+            self._append(self._name(op, resource, subject), what)
+            if self._mark:
+                self._note_grace(op, resource, subject)
 
     def step_done(self, response: Contract) -> None:
         """Say in the next line what the call did: its own was written before it was made."""
@@ -90,12 +99,14 @@ class OperationLog(AuditSink):
 
     def step_denied(self, record: AuditRecord) -> None:
         """Append a denial and keep it for `take_notes`."""
-        self._note((record.subject, record.op, record.reason), lambda: record)
-        self._append(self._name(record.op, record.resource, record.subject), f'"deny":{json.dumps(record.reason)}')
+        with self._lock:
+            self._note((record.subject, record.op, record.reason), lambda: record)
+            self._append(self._name(record.op, record.resource, record.subject), f'"deny":{json.dumps(record.reason)}')
 
     def take_notes(self) -> tuple[AuditRecord, ...]:
         """What the store must hear of since the last time: denials, and calls in grace, with exact counts."""
-        notes, self._notes = self._notes, {}
+        with self._lock:
+            notes, self._notes = self._notes, {}
         return tuple(note.record.replace(count=note.count) for note in notes.values())
 
     async def durable(self, record: AuditRecord, consume: tuple[str, int, int] | None = None) -> None:  # noqa: ARG002  # sink's signature
@@ -108,8 +119,9 @@ class OperationLog(AuditSink):
 
     def close(self) -> None:
         """Flush and close the file."""
-        if self._file is not None:
-            self._file.close()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +130,8 @@ class OperationLog(AuditSink):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # ---- under the lock
 
     def _append(self, name: str, what: str) -> None:
         self._count += 1

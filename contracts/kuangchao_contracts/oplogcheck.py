@@ -32,7 +32,8 @@ class LogLine(Contract):
     req: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     deny: Plain | None = None
     did: Plain | None = None
-    """What the call before this one did: of an update, the gradients' norm and the number of elements."""
+    """What the last call before this line did that was not refused: of an update, the gradients' norm and the number of
+    elements."""
     grace: bool = False
     """The call was allowed though its lease had expired: nobody could renew it."""
     prev: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

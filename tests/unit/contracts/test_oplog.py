@@ -1,5 +1,7 @@
 """The rank's operation log: exact counts, whole lines in files, and notes of what the store must hear."""
 
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,23 @@ def test_denials_are_logged_and_handed_on_once_with_exact_counts(tmp_path: Path)
         assert {r.reason: r.count for r in log.take_notes()} == {"StaleEpoch": 1_000, "RankMismatch": 1}
         assert log.take_notes() == ()
     assert [line.deny for line in lines(tmp_path)] == ["StaleEpoch"] * 1_000 + ["RankMismatch"]
+
+
+def test_a_denial_on_another_thread_breaks_no_chain(tmp_path: Path) -> None:
+    """Code of a task has threads of its own, and is refused there as well."""
+    count, interval = 2_000, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with OperationLog() as log:
+            log.keep_in(LogFile(tmp_path, 1, 0))
+            thread = threading.Thread(target=lambda: [log.step_denied(denial()) for _ in range(count)])
+            thread.start()
+            fill(log, 1, count)
+            thread.join()
+            assert sum(note.count for note in log.take_notes()) == count
+    finally:
+        sys.setswitchinterval(interval)
+    assert verify_oplog(parts(tmp_path, 1, 0), [(log.count, log.head)]) == Verified(2 * count, 0, log.head)
 
 
 def test_kinds_of_denials_are_bounded_and_none_is_lost() -> None:

@@ -48,8 +48,14 @@ class Rank:
         self.agent.setblocking(False)
         self.channel = RankChannel(str(folder / "m"), 0)
         self.reporter = GateReporter(self.channel, 0, 1, self.log, lambda: self.now)
-        self.authority = Authority(self.assigned, self.log, self.reporter, lambda: self.now, lambda: self.now)
-        self.authority.serve([make_state(mlp({}), folder)])
+        self.state = make_state(mlp({}), folder)
+        self.authority = self.made()
+
+    def made(self) -> Authority:
+        """A gate that serves the state."""
+        authority = Authority(self.assigned, self.log, self.reporter, lambda: self.now, lambda: self.now)
+        authority.serve([self.state])
+        return authority
 
     def deliver(self, attempt: int, issued: float | None = None) -> None:
         """Mount a new bundle."""
@@ -98,6 +104,37 @@ def test_a_call_without_right_is_refused_and_told_at_once_with_its_count(rank: R
     assert (note.reason, note.op, note.count, note.allowed) == ("UnknownOperation", "execution.join", 2, False)
     assert (note.rank, note.attempt) == (0, 1)
     assert rank.log.count == 2
+
+
+def test_what_was_half_done_is_not_done_again(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer that communicates has written already: a second try would find another fault than there was."""
+    tried: list[str] = []
+
+    def submit(*_: object) -> None:
+        tried.append("submit")
+        raise e.DirectCommunicationError("rank 0, step 1: mytask called torch.distributed.barrier")
+
+    monkeypatch.setattr(rank.state, "submit_gradients", submit)
+    rank.authority = rank.made()
+    with pytest.raises(e.DirectCommunicationError):
+        rank.authority.call("state.submit_gradients", SubmitGradients(step_id=1))
+    ((note,),) = [message.notes for message in rank.said()]
+    assert (tried, note.reason, note.count) == (["submit"], "DirectCommunication", 1)
+
+
+def test_what_is_refused_before_any_call_is_told_with_its_subject(rank: Rank) -> None:
+    """Code of a task that is run as it is imported."""
+    rank.authority.refused("topology.build", e.DirectCommunicationError("called init_process_group"))
+    ((note,),) = [message.notes for message in rank.said()]
+    assert (note.reason, note.op) == ("DirectCommunication", "topology.build")
+    assert note.subject.startswith("rank:")
+
+
+def test_what_is_refused_without_any_token_is_told_too(rank: Rank) -> None:
+    (rank.folder / "token" / "bundle.json").unlink()
+    rank.authority.refused("topology.build", e.DirectCommunicationError("called init_process_group"))
+    ((note,),) = [message.notes for message in rank.said()]
+    assert (note.reason, note.subject) == ("DirectCommunication", "unverified")
 
 
 def test_links_are_built_for_the_ranks_of_the_token_only(rank: Rank) -> None:

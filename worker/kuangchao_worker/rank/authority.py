@@ -9,7 +9,7 @@ from typing import Final
 
 from kuangchao_contracts.audit import AuditRecord, AuditSink, Decision, Stage
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.errors import CapabilityError, DeniedError, UnavailableError
+from kuangchao_contracts.errors import CapabilityError, DeniedError, ReachedAroundError, UnavailableError
 from kuangchao_contracts.gate import Fence, Gate
 from kuangchao_contracts.keys import Jwks, KeySet
 from kuangchao_contracts.policy import Policy, PolicyBook
@@ -20,6 +20,8 @@ from kuangchao_worker.pod.revocations import RevocationFile
 from kuangchao_worker.pod.tokens import TokenFile
 from kuangchao_worker.rank.reporting import GateReporter
 
+UNKNOWN: Final = "unverified"
+"""The subject of what was refused while the rank had no token: as a gate says it."""
 REFRESH_SECONDS: Final = 15.0
 REVOKED_SECONDS: Final = 1.0
 """How often the rank looks at what was taken back: a look costs a microsecond."""
@@ -100,6 +102,10 @@ class Authority:
         self._keep_up()
         try:
             return self._gate.call_now(self._token(audience), op, self._resource, request)
+        except ReachedAroundError:
+            # no token makes that right, and what was half done would be done again
+            self._reporter.notes()
+            raise
         except CapabilityError:
             self._refresh()
             try:
@@ -109,7 +115,9 @@ class Authority:
 
     def refused(self, op: str, error: DeniedError) -> None:
         """Record what was refused before it could become a call: the rank's own code went past an operation."""
-        claims = parse_claims(parse_strict(self._token(self._gate.audience(op)))[1])
+        if not self._tokens:
+            # code of the task that is run as it is imported: nothing has been called yet
+            self._keep_up()
         self._sink.step_denied(
             AuditRecord(
                 ts=datetime.now(UTC),
@@ -118,12 +126,16 @@ class Authority:
                 layer=op.partition(".")[0],
                 op=op,
                 resource=self._resource,
-                subject=claims.sub,
+                subject=self._subject(self._gate.audience(op)),
                 decision=Decision.DENY,
                 reason=error.code,
             )
         )
         self._reporter.notes()
+
+    def _subject(self, audience: str) -> str:
+        token = self._tokens.get(audience)
+        return parse_claims(parse_strict(token)[1]).sub if token is not None else UNKNOWN
 
     def _token(self, audience: str) -> str:
         token = self._tokens.get(audience)

@@ -4,6 +4,7 @@ Nothing is lost while the agent lives: what could not be sent is sent with the n
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -29,6 +30,8 @@ class GateReporter:
         self._channel, self._rank, self._attempt, self._oplog = channel, rank, attempt, oplog
         self._monotonic = monotonic
         self._unsent: list[RankNote] = []
+        self._sending = threading.Lock()
+        """Code of a task may be refused something on a thread of its own."""
         self._overdue_since: float | None = None
         self._overdue_seconds = 0.0
 
@@ -53,6 +56,10 @@ class GateReporter:
 
     def notes(self) -> None:
         """Hand over what the gate has noted since the last time."""
+        with self._sending:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
         self._unsent += [rank_note(record, self._rank, self._attempt) for record in self._oplog.take_notes()]
         while self._unsent:
             batch = tuple(self._unsent[:NOTES_PER_MESSAGE])
