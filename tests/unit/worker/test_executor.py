@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.errors import ConflictError, DirectCommunicationError
 from kuangchao_contracts.ports.execution import ContextView
 from kuangchao_worker.layers.execution.executor import Outcome
 from kuangchao_worker.layers.execution.metrics import LossLog
@@ -101,3 +101,25 @@ def test_a_plan_that_was_changed_in_memory_ends_the_run(tmp_path: Path) -> None:
     loop.executor.report = report
     with pytest.raises(ConflictError, match="step 200: the plan is now"):
         loop.executor.run(None)
+
+
+@pytest.mark.parametrize("when", ["last step", "evaluation"])
+def test_what_was_refused_when_no_step_follows_ends_the_run_too(tmp_path: Path, when: str) -> None:
+    """Code that caught the error in the last update, or while it measured."""
+    refused: list[str] = []
+
+    def guard() -> None:
+        if refused:
+            raise DirectCommunicationError("mytask called torch.distributed.barrier")
+
+    def evaluate(_: nn.Module) -> dict[str, float]:
+        refused.append("in the evaluation")
+        return {}
+
+    loop = Loop(tmp_path, replace(mlp({}), evaluate=evaluate if when == "evaluation" else None), steps=3)
+    loop.executor.guard = guard
+    if when == "last step":
+        loop.executor.report = lambda step, *_: refused.append("in the update") if step == 3 else None
+    with pytest.raises(DirectCommunicationError):
+        loop.executor.run(None)
+    assert ("save:3" in loop.calls) == (when == "evaluation"), "nothing is saved after it"

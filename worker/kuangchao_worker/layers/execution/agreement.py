@@ -4,6 +4,7 @@ A rank that acted on its own signal or clock would leave the others waiting in a
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,8 @@ FINGERPRINT: Final = 16
 """Bytes by which ranks compare what they have."""
 ROUNDING: Final = 1e-2
 """By what part of themselves numbers may differ that were computed alike, in bf16 too. Another seed's differ more."""
+UNKNOWN: Final = -1.0
+"""Stands for a norm that is no number: ranks have it together or not at all."""
 NOTHING: Final = 1e-6
 """What is smaller is no difference."""
 
@@ -37,25 +40,35 @@ class Agreement:
     def __init__(self, device: torch.device, stages: int = 1) -> None:
         # float64: the mean loss must keep every bit of the ranks' float32 losses
         self._device = device
-        self._values = torch.zeros(4, dtype=torch.float64, device=device)
+        self._values = torch.zeros(6, dtype=torch.float64, device=device)
         self._world = dist.get_world_size() if dist.is_initialized() else 1
         self._losses = self._world // stages
 
-    def after_step(self, loss: float, *, stop: bool, save: bool, step: int = 0) -> Agreed:
+    def after_step(self, loss: float, *, stop: bool, save: bool, step: int = 0, norm: float = 0.0) -> Agreed:
         """Combine what each rank saw: the mean of the losses, and yes if any rank said yes.
 
-        Raises RanksDifferError where ranks are not at the same step: at least one is not at the mean of all.
+        Raises RanksDifferError where ranks are not at the same step: at least one is not at the mean of all. Also where
+        the norm of the gradients, which is that of the whole model, is not the same on all: then all of them are told.
         """
         if self._world == 1:
             return Agreed(loss, stop, save)
-        self._values.copy_(torch.tensor((loss, stop, save, step), dtype=torch.float64))
+        norm = norm if math.isfinite(norm) else UNKNOWN
+        self._values.copy_(torch.tensor((loss, stop, save, step, norm, norm * norm), dtype=torch.float64))
         dist.all_reduce(self._values)
-        total, stops, saves, steps = self._values.tolist()
+        total, stops, saves, steps, norms, squares = self._values.tolist()
         if steps != step * self._world:
             raise RanksDifferError(
                 f"rank {dist.get_rank()} is at step {step}, all are at {steps / self._world:g} on average"
             )
+        self._require_one_norm(step, norm, norms / self._world, squares / self._world)
         return Agreed(total / self._losses, stops > 0, saves > 0)
+
+    def _require_one_norm(self, step: int, own: float, mean: float, square: float) -> None:
+        if square - mean * mean > (ROUNDING * mean) ** 2 + NOTHING**2:
+            raise RanksDifferError(
+                f"step {step}: the gradients' norm is {own:g} on rank {dist.get_rank()} and {mean:g} on average; some"
+                " did not reach all ranks: the loss calls the module that it is given, and backward is not its own"
+            )
 
     def same(self, mine: Mapping[str, str]) -> None:
         """Raise RanksDifferError, naming the ranks, for anything that is not what rank 0 has."""

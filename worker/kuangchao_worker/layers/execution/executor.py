@@ -101,6 +101,8 @@ class Executor:
         while self.context.step < last and not stopped:
             stopped = self._step()
         outcome = Outcome.DRAINED if stopped and self.context.step < last else Outcome.FINISHED
+        # the last step has none after it that would look
+        self.guard()
         self._save()
         self.log.flush()
         if outcome is Outcome.FINISHED:
@@ -140,7 +142,10 @@ class Executor:
                     result = self.call("state.submit_gradients", SubmitGradients(step_id=step))
                     self.context.done("submit_gradients")
                 case Agree():
-                    agreed = self.agreement.after_step(loss / len(parts), stop=self.stop(), save=self._due(), step=step)
+                    norm = float(result.gradient_norm) if isinstance(result, StepResult) else 0.0
+                    agreed = self.agreement.after_step(
+                        loss / len(parts), stop=self.stop(), save=self._due(), step=step, norm=norm
+                    )
         self._move_to(step)
         self._publish(agreed.loss, result)
         if agreed.save and not agreed.stop:
@@ -204,6 +209,7 @@ class Executor:
         # nobody leaves before rank 0 has measured: a rank that is gone early looks like a failure
         self.agreement.after_step(0.0, stop=False, save=False)
         self.metrics |= found
+        self.guard()
         self._enter("finished")
 
     def _enter(self, section: str) -> None:
