@@ -53,6 +53,16 @@ async def test_the_grace_of_a_new_operator_begins_with_its_decisions() -> None:
     assert snapshot.operator_started_at == START + timedelta(seconds=90)
 
 
+async def test_the_first_look_after_a_standstill_says_so_itself() -> None:
+    """Whatever the duty that looks every second was kept from doing as well."""
+    world = World()
+    before = await world.facts.snapshot("ns", "j")
+    world.now += timedelta(seconds=20)
+    after = await world.facts.snapshot("ns", "j")
+    assert before is not None and after is not None
+    assert (before.deaf_until, after.deaf_until) == (None, START + timedelta(seconds=20))
+
+
 async def test_ready_nodes_are_not_lost() -> None:
     pods = await World().pods()
     assert [(pod.node_ready, pod.node_lost_since) for pod in pods] == [(True, None), (True, None)]
