@@ -1,5 +1,6 @@
 """A plug-in is a layer like any other: its own token and no other opens it, and its token opens nothing else."""
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,17 @@ def test_the_issuer_signs_no_operation_for_another_audience(op: str, audience: s
 # ---- found by entry point
 
 
+def install(folder: Path, package: str, value: str) -> None:
+    """As an installer leaves it: a package whose entry point for `TOY` is `value`."""
+    installed = folder / f"{package}-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text(f"[kuangchao.plugins]\n{TOY} = {value}\n")
+
+
 def test_a_second_plugin_needs_no_change_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made here and now: found, seated and put before the store like the first."""
-    installed = tmp_path / "toy-1.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1\n")
-    (installed / "entry_points.txt").write_text(f"[kuangchao.plugins]\n{TOY} = tests.unit.plugins.toys:halved\n")
+    install(tmp_path, TOY, "tests.unit.plugins.toys:halved")
     monkeypatch.syspath_prepend(tmp_path)
     choice = PluginChoice(name=TOY)
     service = find.find(choice, Seat())
@@ -160,6 +166,39 @@ def test_a_second_plugin_needs_no_change_of_ours(tmp_path: Path, monkeypatch: py
 def test_a_plugin_that_is_not_installed_is_named() -> None:
     with pytest.raises(e.InvalidInputError, match="plugins='absent': is not installed"):
         find.find(PluginChoice(name="absent"), Seat())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no_such_package:make", "cannot be made: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("tests.unit.plugins.toys:make", "cannot be made: AttributeError: .*no attribute 'make'"),
+        ("tests.unit.plugins.toys:raising", "cannot be made: KeyError: 'depth'"),
+        ("tests.unit.plugins.toys:Other", "cannot be made: TypeError: .*abstract method.* encode"),
+        ("tests.unit.plugins.toys:Unversioned", "Unversioned.version is None, no text that ranks could compare"),
+        ("builtins:dict", "made dict, no Codec"),
+    ],
+)
+def test_what_is_no_plugin_is_told_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    install(tmp_path, TOY, value)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(e.InvalidInputError, match=f"plugins='{TOY}': {said}"):
+        find.find(PluginChoice(name=TOY), Seat())
+
+
+def test_two_plugins_of_one_name_are_both_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is meant nobody knows; the same one found twice is one."""
+    for package in ("toy", "again"):
+        install(tmp_path, package, "tests.unit.plugins.toys:halved")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find.find(PluginChoice(name=TOY), Seat()).plugin == TOY
+    install(tmp_path, "other", "tests.unit.plugins.toys:raising")
+    importlib.invalidate_caches()
+    both = "several in this image: tests.unit.plugins.toys:halved, tests.unit.plugins.toys:raising"
+    with pytest.raises(e.InvalidInputError, match=both):
+        find.find(PluginChoice(name=TOY), Seat())
 
 
 def test_core_names_no_plugin() -> None:

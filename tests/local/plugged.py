@@ -21,6 +21,7 @@ from kuangchao_worker.layers.state.service import StateService
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.wiring import make_parameters, stream
 from kuangchao_worker.tasks import Task, load_task
+from kuangchao_worker.tasks.digits import digits
 from tests.local.gang import Gang, Seat, built
 from tests.local.training import CPU, Job, Losses
 from tests.unit.plugins.parts import Rank
@@ -38,7 +39,8 @@ class Plugged(Job):
     options: dict[str, str] | None = None
     rate: float | None = None
     fault: str = ""
-    """Planted: the memory of a checkpoint is `forgotten` or `renamed`; rank 1 has `other` options."""
+    """Planted: the memory of a checkpoint is `forgotten` or `renamed`; rank 1 has `other` options, or payloads
+    that are one short (`uneven`)."""
 
     def made(self) -> Task:
         task = load_task(self.task, self.args or {})
@@ -56,6 +58,21 @@ class Outcome:
     traffic: tuple[int, int]
     calls: int
     memory: dict[str, torch.Tensor]
+
+
+def looked_up(args: dict[str, str]) -> Task:
+    """Digits whose pixels are rows of a table, with gradients of the rows that were looked up."""
+    task = digits(args)
+
+    def loss(module: torch.nn.Module, batch: Any) -> torch.Tensor:
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(module((images * 15).long()), labels)
+
+    def model() -> torch.nn.Module:
+        table = torch.nn.Embedding(16, 4, sparse=True)
+        return torch.nn.Sequential(table, torch.nn.Flatten(), torch.nn.Linear(64 * 4, 10))
+
+    return replace(task, model=model, loss=loss, optimizer=lambda ps: SGD(ps, lr=0.1), evaluate=None)
 
 
 def train(gang: Gang, job: Plugged) -> Outcome:
@@ -114,6 +131,10 @@ def _rank(seat: Seat, job: Plugged, options: dict[str, str]) -> Rank:
     if job.fault == "other" and seat.rank == 1:
         options = {**options, "block": "4096"}
     rank = Rank("compression", compression(options), options, seat.rank, seat.world, job.seed)
+    if job.fault == "uneven" and seat.rank == 1:
+        codec = rank.service._codec
+        whole = codec.encode
+        codec.encode = lambda step, name, gradient: whole(step, name, gradient)[:-1]  # type: ignore[method-assign]  # planted
     remember = rank.service.remember
     if job.fault == "forgotten":
         rank.service.remember = lambda memory: None  # type: ignore[method-assign]  # planted

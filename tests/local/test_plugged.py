@@ -105,3 +105,17 @@ def test_memory_of_another_model_is_refused(gang: Gang, tmp_path: Path) -> None:
 def test_ranks_that_differ_are_named_before_the_first_step(gang: Gang) -> None:
     with pytest.raises(RankFailedError, match=r"ConflictError.*ranks \[1\] are not those of rank 0"):
         train(gang, job({"method": "int8"}, steps=2, fault="other"))
+
+
+def test_payloads_of_unequal_lengths_are_named_before_they_are_sent(gang: Gang) -> None:
+    """Gloo would end the process without a word."""
+    with pytest.raises(RankFailedError, match=r"ConflictError.*lengths of payloads from .* of ranks \[1\]"):
+        train(gang, job({"method": "topk"}, steps=2, fault="uneven"))
+
+
+def test_sparse_gradients_are_refused_by_name(gang: Gang) -> None:
+    """Without a plug-in they are added up as they are."""
+    sparse = {"task": "tests.local.plugged:looked_up", "steps": 2, "double": False}
+    assert len(train(gang, job(None, **sparse)).losses) == 2
+    with pytest.raises(RankFailedError, match=r"InvalidInputError: plugins='compression'.*that of 0.weight is sparse"):
+        train(gang, job({"method": "int8"}, **sparse))

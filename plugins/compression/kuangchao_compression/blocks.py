@@ -60,7 +60,9 @@ class Int8Blocks(Codec):
         return (rows * scales).view(-1)[:elements]
 
     def _rows(self, flat: torch.Tensor) -> torch.Tensor:
-        return pad(flat.float(), (0, -len(flat) % self._block)).view(-1, self._block)
+        # the count is said, since torch cannot find it for no numbers at all
+        blocks = -(-len(flat) // self._block)
+        return pad(flat.float(), (0, -len(flat) % self._block)).view(blocks, self._block)
 
     def _draw(self, step: int, name: str, like: torch.Tensor) -> torch.Tensor:
         """Numbers from [0, 1) by seed, rank, step and parameter alone; the global generator is untouched."""

@@ -37,6 +37,8 @@ class ErrorFeedback(Codec):
         wanted = gradient.float() + kept
         payload = self._codec.encode(step, name, wanted)
         lost = wanted.sub_(self._codec.decode(payload, len(wanted)))
+        if len(lost) == 0:
+            return payload  # there is no least of no numbers
         least, most = lost.aminmax()  # one pass, and NaN comes through
         if (most - least).isfinite():
             self._memory[name] = lost

@@ -78,7 +78,10 @@ def _topk(given: Given) -> Codec:
 
 
 def _block(given: Given) -> int:
-    return int(given.number("block", "2048", 16, 1 << 20))
+    block = given.number("block", "2048", 16, 1 << 20)
+    if not block.is_integer():
+        raise _refused("block", f"{block:g}", "is no whole number", round(block))
+    return int(block)
 
 
 def _rounding(given: Given) -> Rounding:

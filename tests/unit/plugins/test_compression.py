@@ -104,6 +104,7 @@ def test_stochastic_rounding_is_right_on_average_and_differs_by_rank_step_and_se
         ({"method": "topk", "fraction": "0"}, "fraction"),
         ({"method": "topk", "fraction": "nan"}, "fraction"),
         ({"method": "int8", "block": "many"}, "block"),
+        ({"method": "int8", "block": "64.5"}, "block"),
         ({"rounding": "up"}, "rounding"),
         ({"errorFeedback": "yes"}, "errorFeedback"),
         ({"blok": "64"}, "blok"),

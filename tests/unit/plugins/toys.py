@@ -24,3 +24,24 @@ class Halved(Codec):
 
 def halved(options: Mapping[str, str]) -> Codec:
     return Halved()
+
+
+def raising(options: Mapping[str, str]) -> Codec:
+    raise KeyError("depth")
+
+
+class Unversioned(Halved):
+    version = None  # type: ignore[assignment]  # planted
+
+    def __init__(self, options: Mapping[str, str]) -> None: ...
+
+
+class Other(Codec):
+    """Written for another interface."""
+
+    version = "1"
+
+    def __init__(self, options: Mapping[str, str]) -> None: ...
+
+    def compress(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient

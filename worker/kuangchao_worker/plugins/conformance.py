@@ -11,7 +11,7 @@ import torch
 from kuangchao_worker.plugins import Codec, Seat
 
 NAME = "block.weight"
-SIZES: Sequence[int] = (1, 2, 7, 127, 2_048, 2_053)
+SIZES: Sequence[int] = (0, 1, 2, 7, 127, 2_048, 2_053)
 SEED = 7
 
 

@@ -5,16 +5,21 @@ memory twice. Memory is handed out only after it was announced. Never decides ho
 """
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from kuangchao_contracts.capability import Capability
-from kuangchao_contracts.errors import StepOrderError
+from kuangchao_contracts.errors import InvalidInputError, StepOrderError
 from kuangchao_contracts.plugins import PluginChoice
 from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep, PluginRank, StepTraffic
 from kuangchao_contracts.run import Ack
 from kuangchao_worker.plugins import Codec
+
+log = logging.getLogger(__name__)
+Form = tuple[int, torch.dtype]
+"""Length and type of a flat tensor."""
 
 
 class PluginService(PluginRank):
@@ -27,6 +32,8 @@ class PluginService(PluginRank):
         self._taken: set[str] | None = None
         self._announced = False
         self._bytes = [0, 0]
+        self._forms: dict[Form, Form] = {}
+        """Of payloads, by the form of their gradients: others cut what they get by their own."""
 
     # ---- through the gate
 
@@ -68,17 +75,39 @@ class PluginService(PluginRank):
         if twice:
             raise StepOrderError(f"{min(twice)}: its gradient of step {self._step} has been taken")
         self._taken.update(names)
-        payloads = [
-            self._codec.encode(self._step, name, gradient.reshape(-1))
-            for name, gradient in zip(names, gradients, strict=True)
-        ]
+        payloads = [self._coded(name, gradient.reshape(-1)) for name, gradient in zip(names, gradients, strict=True)]
+        if len(kinds := {payload.dtype for payload in payloads}) > 1:
+            raise self._wrong(
+                f"payloads of {', '.join(names)} are {', '.join(sorted(map(str, kinds)))}, not of one type"
+            )
         self._bytes[0] += sum(gradient.nbytes for gradient in gradients)
         self._bytes[1] += sum(payload.nbytes for payload in payloads)
         return payloads
 
     def decode(self, payload: torch.Tensor, elements: int) -> torch.Tensor:
-        """The flat gradient of a payload, or of a sum of payloads."""
-        return self._codec.decode(payload, elements)
+        """The flat gradient of a payload, or of a sum of payloads. Raises InvalidInputError if it is none."""
+        gradient = self._codec.decode(payload, elements)
+        if gradient.shape != (elements,):
+            raise self._wrong(f"decodes {elements} elements to {list(gradient.shape)}")
+        return gradient
+
+    def _coded(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """A payload. Raises InvalidInputError where it would be cut wrongly by whoever gets it."""
+        payload: object = self._codec.encode(self._step, name, gradient)
+        if not isinstance(payload, torch.Tensor) or payload.dim() != 1:
+            made = list(payload.shape) if isinstance(payload, torch.Tensor) else type(payload).__name__
+            raise self._wrong(f"payload of {name} is {made}, no tensor of one dimension")
+        form = (len(payload), payload.dtype)
+        first = self._forms.setdefault((len(gradient), gradient.dtype), form)
+        if form != first:
+            raise self._wrong(
+                f"payload of {name} is {form[0]} x {form[1]}, and {first[0]} x {first[1]} for other gradients of"
+                f" {len(gradient)} elements"
+            )
+        return payload
+
+    def _wrong(self, why: str) -> InvalidInputError:
+        return InvalidInputError("plugins", self.plugin, why)
 
     def memory(self) -> Mapping[str, torch.Tensor]:
         """The live memory. Raises StepOrderError unless it was announced."""
@@ -86,8 +115,16 @@ class PluginService(PluginRank):
         return self._codec.memory()
 
     def remember(self, memory: Mapping[str, torch.Tensor]) -> None:
-        """Replace the memory. Raises StepOrderError unless it was announced, ValueError where it does not fit."""
+        """Replace the memory. Raises StepOrderError unless it was announced, ValueError where it does not fit.
+
+        A codec that remembers nothing, as one with other options may, goes on without it.
+        """
         self._require_announced()
+        if memory and not self._codec.memory():
+            log.warning(
+                "ErrorMemoryReset: plug-in %s remembers nothing now; what was held back is left out", self.plugin
+            )
+            return
         self._codec.remember(memory)
 
     def _require_announced(self) -> None:

@@ -5,6 +5,7 @@ State alone holds the process group. It hands values to the plug-in and sends wh
 way where that is allowed, else gives each rank those of all and adds up what they decode to, in the order of ranks.
 """
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from kuangchao_contracts.base import Contract
-from kuangchao_contracts.errors import ConflictError
+from kuangchao_contracts.errors import ConflictError, InvalidInputError
 from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep, StepTraffic
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.parameters import ParameterStore
@@ -54,6 +55,8 @@ class PluggedStore:
         self._names = {id(p): name for name, p in store.module.named_parameters() if p.requires_grad}
         self._step = 0
         self._world = 1
+        self._agreed: set[str] = set()
+        """First parameters of the buckets whose payloads have been found alike on all ranks."""
         self.traffic = StepTraffic(gradient_bytes=0, coded_bytes=0)
         """What passed through the plug-in before the present step."""
 
@@ -66,13 +69,13 @@ class PluggedStore:
         self._store.connect(mesh, experts)
         self._world = dist.get_world_size()
         sizes = {name: p.numel() for name, p in self.module.named_parameters() if p.requires_grad}
-        self._agree(self._plugin.digest(sizes))
+        self._agree(self._plugin.digest(sizes), "version, options or parameters", "all pods must have the same image")
         self._plugin.expect(sizes)
         wrapped = self._store.forward()
         if isinstance(wrapped, DistributedDataParallel):
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
-    def _agree(self, digest: bytes) -> None:
+    def _agree(self, digest: bytes, what: str, why: str) -> None:
         device = next(self.module.parameters()).device
         mine = torch.tensor(list(digest), dtype=torch.uint8, device=device)
         every = torch.empty(self._world * len(mine), dtype=torch.uint8, device=device)
@@ -80,17 +83,26 @@ class PluggedStore:
         rows = every.view(self._world, -1)
         if others := [rank for rank in range(self._world) if not torch.equal(rows[rank], rows[0])]:
             raise ConflictError(
-                f"plug-in {self._plugin.plugin}: version, options or parameters of ranks {others} are not those of"
-                " rank 0; all pods must have the same image"
+                f"plug-in {self._plugin.plugin}: {what} of ranks {others} are not those of rank 0; {why}"
             )
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer, gradients = bucket.buffer(), bucket.gradients()
-        buffer.mul_(1 / self._world)
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        if buffer.layout is not torch.strided:
+            why = f"takes whole gradients, and that of {names[0]} is sparse: the model must make it without sparse=True"
+            raise InvalidInputError("plugins", self._plugin.plugin, why)
+        buffer.mul_(1 / self._world)
         payloads = self._plugin.encode(names, gradients)
         lengths = [len(payload) for payload in payloads]
         mine = torch.cat(payloads)
+        if names[0] not in self._agreed:
+            # unequal ones would end the process within gloo, without a word
+            told = hashlib.sha256(repr((names, lengths, mine.dtype)).encode()).digest()
+            self._agree(
+                told, f"lengths of payloads from {names[0]} on", "they may depend on the gradient's length alone"
+            )
+            self._agreed.add(names[0])
         sent, work = self._send(mine)
 
         def merged(_: object) -> torch.Tensor:
