@@ -5,7 +5,7 @@ nothing.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kuangchao_contracts.api import TrainingJob
@@ -30,19 +30,25 @@ MOST: Final = 1e15
 
 
 def rates(jobs: Iterable[TrainingJob]) -> dict[str, float]:
-    """Sums over the jobs that run, and the worst of them, by name of the figure in status."""
+    """Sums over the jobs that run, and the worst of them, by name of the figure in status.
+
+    A worst value that no job measures is left out: 0 would say that a link is perfect.
+    """
     told = [
         job.status.progress.metrics
         for job in jobs
         if job.status is not None and job.status.phase is Phase.RUNNING and job.status.progress is not None
     ]
-    said = {name: [_figure(metrics.get(name, "0")) for metrics in told] for name in (*SUMMED, *WORST)}
-    return {name: sum(figures) if name in SUMMED else max(figures, default=0.0) for name, figures in said.items()}
+    said = {name: list(_figures(metrics[name] for metrics in told if name in metrics)) for name in (*SUMMED, *WORST)}
+    sums = {name: sum(said[name]) for name in SUMMED}
+    return sums | {name: max(said[name]) for name in WORST if said[name]}
 
 
-def _figure(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if math.isfinite(value) and 0 <= value <= MOST else 0.0
+def _figures(texts: Iterable[str]) -> Iterator[float]:
+    for text in texts:
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if math.isfinite(value) and 0 <= value <= MOST:
+            yield value
