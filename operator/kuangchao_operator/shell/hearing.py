@@ -5,6 +5,7 @@ Measures; decides nothing.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from kuangchao_operator.layers.execution import limits
 
 LOOK_SECONDS: Final = 1.0
+logger = logging.getLogger(__name__)
 
 
 class Hearing:
@@ -24,7 +26,9 @@ class Hearing:
     def deaf_until(self) -> datetime | None:
         """End of the newest standstill; None while there was none."""
         now = self._clock()
-        if (now - self._here).total_seconds() > limits.STANDSTILL:
+        away = (now - self._here).total_seconds()
+        if away > limits.STANDSTILL:
+            logger.warning("stood still for %.0f s: no fault is found for %g s", away, limits.AGENT_LOST)
             self._deaf_until = now
         self._here = now
         return self._deaf_until

@@ -3,13 +3,15 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.shell.hearing import Hearing
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_standstill_is_a_time_without_a_look() -> None:
+def test_a_standstill_is_a_time_without_a_look(caplog: pytest.LogCaptureFixture) -> None:
     now = START
     hearing = Hearing(lambda: now)
     for _ in range(100):
@@ -20,6 +22,7 @@ def test_a_standstill_is_a_time_without_a_look() -> None:
     assert hearing.deaf_until() == end
     now += timedelta(seconds=3)
     assert hearing.deaf_until() == end, "it is remembered"
+    assert caplog.messages == ["stood still for 6 s: no fault is found for 15 s"]
 
 
 def test_a_clock_that_is_set_back_is_no_standstill() -> None:
