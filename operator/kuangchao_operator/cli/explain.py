@@ -169,10 +169,26 @@ def _nearest_list(kind: type[BaseModel], path: Path, fault: ErrorDetails) -> str
     value, model = fault["input"], _at(kind, path[:-1])
     if value is None or isinstance(value, dict):
         return None
-    words = [word for one in _arguments(_annotation(model, path[-1])) for word in _words(one)]
+    kinds = list(_arguments(_annotation(model, path[-1])))
+    words = [word for one in kinds for word in _words(one)]
+    if isinstance(value, str) and not words and str in kinds:
+        return _as_arguments(value)
     entries = [part.strip() for part in str(value).split(",")]
     found = [nearest_word(entry, words) if words else entry for entry in entries]
     return f"[{', '.join(entry for entry in found if entry is not None)}]" if all(found) else None
+
+
+def _as_arguments(line: str) -> str | None:
+    """A command line as the list that it stands for; None where its quotes are not closed."""
+    import shlex
+
+    import yaml
+
+    try:
+        parts = shlex.split(line)
+    except ValueError:
+        return None
+    return str(yaml.safe_dump(parts, default_flow_style=True, width=10_000, allow_unicode=True)).strip()
 
 
 def _at(kind: type[BaseModel], path: Path) -> Any:

@@ -28,6 +28,7 @@ FIELDS = [
     ("spec.fault.onHang", "Restrat", "Restart"),
     ("spec.fault.maxRestarts", -1, 0),
     ("spec.model.parameters", 10**30, 2**63 - 1),
+    ("spec.command", "train.py --lr 1 'two words'", "[train.py, --lr, '1', two words]"),
     ("spec.task", "train", "train:function"),
     ("spec.task", "pack/train.py:task", "pack.train:task"),
     ("spec.task", "./pack/train.py", "pack.train:function"),

@@ -158,14 +158,30 @@ def test_label_of_the_operator_is_refused_with_its_value() -> None:
     [
         ("train.py", "--launcher", "torchrun"),
         ("-m", "my.trainer"),
-        ("bash", "-c", "echo torchrun is not used; python train.py"),
-        ("python", "train.py", "-m", "x"),
         ("my_torchrun.py",),
+        ("pythonic/train", "-m", "x"),
     ],
 )
 def test_harmless_commands_pass(command: tuple[str, ...]) -> None:
     assert nested_launcher(command) is None
     assert refusal(make_job(command=command), None) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "nearest"),
+    [
+        (("python", "train.py", "-m", "x"), "nearest legal value: ['train.py', '-m', 'x']"),
+        (("/usr/bin/python3.11", "-u", "-m", "my.trainer"), "nearest legal value: ['-m', 'my.trainer']"),
+        (("env", "A=1", "python", "train.py"), "nearest legal value: ['train.py']"),
+        (("bash", "-c", "echo torchrun is not used; python train.py"), "is neither"),
+    ],
+)
+def test_what_python_could_not_run_is_refused(command: tuple[str, ...], nearest: str) -> None:
+    """A rank is `python -u` and the command, as torchrun has it: the program would be looked for as a script."""
+    assert nested_launcher(command) is None
+    found = refusal(make_job(command=command), None)
+    assert found is not None
+    assert found[1].endswith(nearest)
 
 
 def test_uneven_pods_are_refused_with_the_nearest_count() -> None:

@@ -22,6 +22,7 @@ MODULES: Final = (
 )
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh"})
 MAX_LABEL: Final = 63
+_PYTHON = re.compile(r"python[\d.]*|env")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
 _SEPARATORS = re.compile(r"[;&|]+|\n")
 
@@ -89,6 +90,11 @@ def _check_command(command: tuple[str, ...]) -> None:
     if launcher is not None:
         why = f"{launcher} inside a job would start a second process group; give only what follows it"
         raise InvalidInputError("spec.command", list(command), why, _without_launcher(command))
+    program = command[0].rsplit("/", 1)[-1]
+    if program in SHELLS or _PYTHON.fullmatch(program):
+        why = f"python itself runs what a command begins with, a script or -m, and {program} is neither"
+        nearest = _without_options(command) if program not in SHELLS else None
+        raise InvalidInputError("spec.command", list(command), why, nearest)
 
 
 def nested_launcher(command: tuple[str, ...]) -> str | None:
