@@ -15,6 +15,7 @@ from kuangchao_contracts.errors import KuangchaoError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_worker.layers.execution.agreement import Agreement
 from kuangchao_worker.tasks import Task
+from kuangchao_worker.tasks.mlp import mlp
 from kuangchao_worker.tasks.text import transformer
 from tests.local import training
 from tests.local.gang import Gang, Seat, built
@@ -69,15 +70,23 @@ def test_code_that_reaches_around_a_layer_is_found(gang: Gang, job: Job, words: 
     [
         ({"hidden": "32"}, r"the model of ranks \[1\]"),
         ({"samples": "500"}, r"the length of the dataset of ranks \[1\]"),
+        ({"frozen": "1"}, r"the choice of frozen parameters of ranks \[1\]"),
     ],
-    ids=["model", "data"],
+    ids=["model", "data", "frozen"],
 )
 def test_ranks_with_another_model_or_other_data(
     gang: Gang, plan: ParallelPlan, args: dict[str, str], words: str
 ) -> None:
-    name = "kuangchao_worker.tasks.mlp:mlp"
+    name = f"{__name__}:perhaps_frozen"
     ends = gang.run(2, end, *(Job(plan, name, {"dropout": "0", **own}, double=False) for own in ({}, args)))
     assert all(re.match(f"RanksDiffer: {words} is not that of rank 0", text) for text in ends), ends
+
+
+def perhaps_frozen(args: dict[str, str]) -> Task:
+    """The mlp, whose parameters are trained unless `frozen` is given."""
+    frozen = "frozen" in args and args.pop("frozen")
+    made = mlp(args)
+    return replace(made, model=lambda: made.model().requires_grad_(not frozen))
 
 
 @pytest.mark.parametrize("plan", [TENSOR, SHARDED], ids=["tensor", "sharded"])

@@ -3,6 +3,7 @@
 Ranks that disagree with each other are in `tests/local/test_planted.py` and `test_links.py`.
 """
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import Dataset
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Precision
 from kuangchao_worker.layers.execution.executor import Outcome
+from kuangchao_worker.pod.channel import MAX_MESSAGE, RankMessage
 from kuangchao_worker.rank.failure import describe, kind_of, layer_of
 from kuangchao_worker.rank.stages import loss_of
 from kuangchao_worker.tasks import load_task
@@ -29,11 +31,11 @@ MLP = mlp({"dropout": "0", "samples": "40"})
 class Lines(Dataset[Any]):
     """40 samples, or so it says. Cannot be pickled."""
 
-    def __init__(self, there: int = 40) -> None:
-        self._there, self._hook = there, lambda: None
+    def __init__(self, there: int = 40, length: int = 40) -> None:
+        self._there, self._length, self._hook = there, length, lambda: None
 
     def __len__(self) -> int:
-        return 40
+        return self._length
 
     def __getitem__(self, index: int) -> Any:
         if index >= self._there:
@@ -105,8 +107,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "data that ends early": (
         {"dataset": Lines(30)}, "execution", "DatasetEnded", "rank 0: sample 3. of a dataset of 40: no line 30",
     ),
+    "data of less than nothing": (
+        {"dataset": Lines(length=-1)}, "execution", "InvalidSpec", r"task\.dataset='Lines': has no length: __len__",
+    ),
     "data without a length": (
-        {"dataset": Endless()}, "execution", "InvalidSpec", r"task\.dataset='Endless': has no length",
+        {"dataset": Endless()}, "execution", "InvalidSpec", r"task\.dataset='Endless': has no length: object of",
     ),
 }  # fmt: skip
 """What is wrong, whose turn it is when that is found, the kind of error, and its words."""
@@ -149,6 +154,22 @@ def test_with_scaled_gradients_a_loss_may_overflow(tmp_path: Path) -> None:
     training = spec.training.replace(precision=Precision.FP16)
     loop.executor.assignment = loop.assigned.replace(launch=spec.replace(training=training))
     loop.executor._require_sound(3, float("inf"))
+
+
+def test_no_samples(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"task\.dataset=0: has no samples; nearest legal value: 1"):
+        Loop(tmp_path, replace(MLP, dataset=Lines(length=0)), steps=6)
+
+
+def test_measurements_without_end_leave_room_for_the_last_word(tmp_path: Path) -> None:
+    """A message holds so much, and with one that is too long its rank would have said nothing."""
+    found = {"accuracy": 0.5, "x" * 65: 1.0, "\udcff": 1.0, **{f"{n} \N{PILE OF POO}": n / 7 for n in range(5_000)}}
+    loop = Loop(tmp_path, replace(MLP, evaluate=lambda _: found), steps=1)
+    loop.executor.run(None)
+    told = loop.executor.metrics
+    assert (told["accuracy"], told["0 \N{PILE OF POO}"]) == ("0.5", "0")
+    words = RankMessage(rank=0, step=1, section="finished", metrics=told, oplog_count=1, oplog_head="0" * 64).wire()
+    assert len(json.dumps(words)) < MAX_MESSAGE
 
 
 PARTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -30,7 +30,13 @@ def _likeness(module: nn.Module, task: Task) -> dict[str, str]:
     # who makes a parameter as well: ranks that did not agree on that would wait for one another
     shapes = [[name, list(tensor.shape), str(tensor.dtype), getattr(tensor, MADE_BY, None)] for name, tensor in named]
     model = hashlib.sha256(canonical_json(shapes)).hexdigest()
-    found = {"model": model, "length of the dataset": str(size_of(task.dataset))}
+    # links would wait for gradients that a rank does not compute
+    frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+    found = {
+        "model": model,
+        "choice of frozen parameters": str(frozen),
+        "length of the dataset": str(size_of(task.dataset)),
+    }
     if any(hasattr(tensor, MADE_BY) for _, tensor in named):
         # what ranks do not make they cannot compare, but they have all drawn the same numbers
         drawn = torch.get_rng_state().numpy().tobytes()

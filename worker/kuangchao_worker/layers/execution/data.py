@@ -22,7 +22,7 @@ class SampleOrder:
 
     def __init__(self, seed: int, size: int) -> None:
         if size < 1:
-            raise InvalidInputError("dataset", size, "has no samples", 1)
+            raise InvalidInputError("task.dataset", size, "has no samples", 1)
         self._size = size
         # a step reads from two epochs at most unless the batch is larger than the data
         self._permutation = lru_cache(maxsize=4)(lambda epoch: _permutation(seed, epoch, size))
@@ -54,8 +54,8 @@ def size_of(dataset: Dataset[Any]) -> int:
     """How many samples there are. Raises InvalidInputError for a dataset that does not say so."""
     try:
         return len(dataset)  # type: ignore[arg-type]  # map-style datasets have a length
-    except TypeError:
-        raise InvalidInputError("task.dataset", type(dataset).__name__, "has no length") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError("task.dataset", type(dataset).__name__, f"has no length: {error}") from error
 
 
 class Batches:

@@ -3,9 +3,10 @@
 Never shrinks a batch, never touches weights, links or files of a checkpoint; what it needs of them it asks for.
 """
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -25,9 +26,13 @@ from kuangchao_worker.layers.execution.metrics import LossLog
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Operation, Pipe, compiled
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.shards import working_name
+from kuangchao_worker.reports import MAX_NAMES
 
 PLAN_CHECKED_EVERY: Final = 100
 """Steps between two looks at whether somebody has changed the frozen plan in memory: each costs about 20 us."""
+MAX_NAME: Final = 64
+"""Bytes of the name of a measurement."""
+log = logging.getLogger("kuangchao.rank")
 
 
 class Outcome(StrEnum):
@@ -205,7 +210,7 @@ class Executor:
 
     def _evaluate(self) -> None:
         self._enter("evaluate")
-        found = {name: f"{value:.6g}" for name, value in self.algorithm.evaluate().items()}
+        found = _told(self.algorithm.evaluate())
         # nobody leaves before rank 0 has measured: a rank that is gone early looks like a failure
         self.agreement.after_step(0.0, stop=False, save=False)
         self.metrics |= found
@@ -215,3 +220,12 @@ class Executor:
     def _enter(self, section: str) -> None:
         self.context.enter(section)
         self.report(self.context.step, section, self.metrics)
+
+
+def _told(found: Mapping[str, float]) -> dict[str, str]:
+    """Measurements as the agent is told them. It takes so many and no more: with the others all would be lost."""
+    told = [name for name in found if name.isprintable() and len(name.encode()) <= MAX_NAME][:MAX_NAMES]
+    if len(told) < len(found):
+        left = next(name for name in found if name not in told)
+        log.warning("more than %d measurements, or long names: %.80r and others are left out", MAX_NAMES, left)
+    return {name: f"{found[name]:.6g}" for name in told}
