@@ -149,7 +149,7 @@ class _Side:
     def train(self, steps: int) -> None:
         for _ in range(steps):
             with self._store.reduction(last=True):
-                self._store.forward()(self._inputs).square().mean().backward()
+                self._store.compute(lambda module, given: module(given).square().mean(), self._inputs).backward()
             self._store.apply()
 
 

@@ -72,6 +72,6 @@ def _communicated(seat: Seat, mesh: DeviceMesh | None, plan: ParallelPlan) -> tu
     with CommDebugMode() as seen:
         for last in (False, True):
             with store.reduction(last=last):
-                task.loss(store.forward(), task.dataset[torch.arange(2)]).backward()  # type: ignore[no-untyped-call]
+                store.compute(task.loss, task.dataset[torch.arange(2)]).backward()  # type: ignore[no-untyped-call]
     named = {str(name): count for name, count in seen.comm_counts.items()}
     return tuple(sum(n for name, n in named.items() if kind in name) for kind in COLLECTIVES)

@@ -60,7 +60,7 @@ def make_state(task: Task, folder: Path, said: list[str | None] | None = None, s
 def train(state: StateService, task: Task, first: int, last: int) -> list[float]:
     losses = []
     for step in range(first, last + 1):
-        loss = task.loss(state._store.forward(), task.dataset[torch.arange(16)])  # type: ignore[index]
+        loss = state._store.compute(task.loss, task.dataset[torch.arange(16)])  # type: ignore[index]
         loss.backward()
         state.submit_gradients(CAPABILITY, SubmitGradients(step_id=step))
         losses.append(loss.item())

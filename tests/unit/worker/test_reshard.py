@@ -103,6 +103,31 @@ def test_an_entry_that_is_missing_is_named(what: str) -> None:
         fill(Trainee(9, 0).entries(), Files(files))
 
 
+def test_a_parameter_that_has_had_no_gradient_has_no_state_after_either() -> None:
+    one = Trainee(0, 2)
+    files = payloads(one.entries(), Holders(None), 0, 2)
+    states = [name for name in files["layout-0.pt"]["entries"] if name.startswith("optimizer.state.2.bias.")]
+    assert states
+    for name in states:
+        del files["layout-0.pt"]["entries"][name]
+    other = Trainee(9, 0)
+    found = other.entries()
+    bare = fill(found, Files(files))
+    assert bare == {"2.bias"}
+    install(found, other.module, other.optimizer, other.scheduler, bare)
+    parameters = dict(other.module.named_parameters())
+    assert [name for name, parameter in parameters.items() if parameter not in other.optimizer.state] == ["2.bias"]
+
+
+def test_a_checkpoint_of_an_optimizer_without_states_is_none_of_one_that_has_them() -> None:
+    files = payloads(Trainee(0, 2).entries(), Holders(None), 0, 2)
+    declared = files["layout-0.pt"]["entries"]
+    for name in [name for name in declared if name.startswith("optimizer.state.")]:
+        del declared[name]
+    with pytest.raises(CheckpointCorruptError, match=r"does not hold all of optimizer\.state\."):
+        fill(Trainee(9, 0).entries(), Files(files))
+
+
 def test_a_piece_that_is_too_small_or_of_another_model_is_refused() -> None:
     files = payloads(Trainee(0, 2).entries(), Holders(None), 0, 2)
     declared = files["layout-0.pt"]["entries"]["module.0.0.weight"]

@@ -171,7 +171,7 @@ def test_nothing_is_saved_of_weights_that_somebody_else_wrote(tmp_path: Path) ->
     state = make_state(task, tmp_path)
     state.close_to_others()
     train(state, task, 1, 2)
-    add(state._store.forward())  # type: ignore[attr-defined]  # the store behind the port
+    add(state._store.module)  # type: ignore[attr-defined]  # the store behind the port
     with pytest.raises(e.ParameterTamperedError, match="step 2"):
         state.save(CAPABILITY, SaveRequest(step=2, directory=str(tmp_path / "step-2.att-1.tmp")))
     assert not (tmp_path / "step-2.att-1.tmp").exists()

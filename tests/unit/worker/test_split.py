@@ -106,6 +106,29 @@ def test_a_rank_without_parameters_is_refused_before_there_are_links() -> None:
     assert len(cut(bare, NO_RULES, plan.replace(stage_layers=(1, 3)))) == 2
 
 
+def test_frozen_stages_need_an_optimizer_that_takes_them() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[0].requires_grad_(requires_grad=False)
+    plan = make_plan(2, pipeline=2, accumulation=2)
+    with pytest.raises(InvalidInputError, match=r"plan.stageLayers.*rank 0 only frozen.*empty parameter list"):
+        ShardedStore(module, lambda given: SGD(p for p in given if p.requires_grad), None, NO_RULES, plan)
+    ShardedStore(module, SGD, None, NO_RULES, plan)
+
+
+def test_parameters_that_cannot_be_divided_over_data_ranks_are_refused_by_name() -> None:
+    plan = make_plan(2, sharding=Sharding.FULL)
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].bias = nn.Parameter(module[1].bias.double())
+    with pytest.raises(InvalidInputError, match=r"task\.model='1'.*1\.weight is float32, 1\.bias is float64"):
+        ShardedStore(module, SGD, None, NO_RULES, plan)
+    module[1].bias.requires_grad_(requires_grad=False)
+    ShardedStore(module, SGD, None, NO_RULES, plan)
+    module.register_parameter("scale", nn.Parameter(torch.ones(())))
+    with pytest.raises(InvalidInputError, match=r"task\.model='scale'.*without dimensions.*\(1,\)"):
+        ShardedStore(module, SGD, None, NO_RULES, plan)
+    ShardedStore(module, SGD, None, NO_RULES, make_plan(2, data=1, pipeline=2, accumulation=2))
+
+
 def test_a_parameter_in_two_stages_is_refused() -> None:
     module = transformer(SMALL).model()
     stages = [stage_links(module, RULES, make_plan(3, batch=12, pipeline=3), n) for n in range(3)]

@@ -35,8 +35,8 @@ class Store(Protocol):
     def rule(self) -> Rule:
         """How gradients become an update."""
 
-    def forward(self) -> nn.Module:
-        """The module as it must be called."""
+    def compute(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        """What a function gives for the module and a batch, as one forward pass."""
 
     def reduction(self, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch."""
@@ -80,7 +80,7 @@ class TaskAlgorithm:
         """See Algorithm."""
         with self._store.reduction(last=last), divided_over(self._groups):
             with self._autocast():
-                loss = single(self._task.loss(self._store.forward(), _to_device(batch, self._device)))
+                loss = single(self._store.compute(self._task.loss, _to_device(batch, self._device)))
             factor = self._scale * self._store.rule.factor
             (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]  # torch
         if self._groups.context is not None and not self._groups.attended:

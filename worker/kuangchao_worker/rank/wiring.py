@@ -97,7 +97,7 @@ def _train(process: _Process) -> Outcome:
     # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
     process.oplog.keep_in(log_file(assignment))
     agreement = Agreement(device, plan.pipeline)
-    require_alike(agreement, parameters.forward(), task, plan)
+    require_alike(agreement, parameters.module, task, plan)
     parameters.connect(topology.mesh, topology.experts)
     state.close_to_others()
     executor = _make_executor(process, task, parameters, topology, agreement, device)

@@ -105,5 +105,10 @@ def _raised(error: BaseException) -> BaseException:
 
 
 def _own(module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
-    """What a stage gives, copied if it is a view: torch detaches it in place, which no view can take."""
-    return output.clone() if output._is_view() else output  # noqa: SLF001 - torch has no other name for it
+    """What a stage gives, as torch's zero-bubble orders take it.
+
+    A view is copied: torch detaches it in place, which no view can take. What frozen stages give asks for a gradient
+    too: torch finds the weights of a stage by the way back to its input, and trains none where there is no way.
+    """
+    own = output.clone() if output._is_view() else output  # noqa: SLF001 - torch has no other name for it
+    return own if own.requires_grad or not own.is_floating_point() else own.detach().requires_grad_()

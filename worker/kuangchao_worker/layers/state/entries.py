@@ -2,7 +2,7 @@
 plain values. The same names whatever the plan, so that one plan reads what another has written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +87,44 @@ def _prefixed(prefix: str, state: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(prefix + name, value) for name, value in state.items()]
 
 
-def install(entries: Entries, module: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
-    """Put tensors and values in force."""
+def stateless(entries: Entries, held: Collection[str]) -> frozenset[str]:
+    """Parameters of which a checkpoint with the entries `held` has no state of the optimizer, though of others it has:
+    they had no gradient by then, since the loss does not depend on them.
+    """
+    known = {_state_of(name) for name in held}
+    asked = {_state_of(name) for name in (*entries.tensors, *entries.values)}
+    return frozenset(asked - known) if known - {""} else frozenset()
+
+
+def _state_of(entry: str) -> str:
+    """The parameter whose state an entry is a part of; "" for any other entry."""
+    return entry.removeprefix(STATES).rpartition(".")[0] if entry.startswith(STATES) else ""
+
+
+def without(entries: Entries, parameters: Collection[str]) -> Entries:
+    """All but the states of these parameters."""
+    kept = {
+        kind: {name: value for name, value in found.items() if _state_of(name) not in parameters}
+        for kind, found in (("tensors", entries.tensors), ("values", entries.values))
+    }
+    return Entries(**kept)
+
+
+def install(
+    entries: Entries,
+    module: nn.Module,
+    optimizer: Optimizer,
+    scheduler: LRScheduler | None,
+    bare: Collection[str] = (),
+) -> None:
+    """Put tensors and values in force. The optimizer gets no state of the parameters `bare`, as one has that has not
+    updated them."""
     everything = {**entries.tensors, **entries.values}
     set_model_state_dict(module, _under(everything, MODULE))
     set_optimizer_state_dict(module, optimizer, _under(everything, OPTIMIZER), options=FLAT)
+    for name, parameter in module.named_parameters():
+        if name in bare:
+            optimizer.state.pop(parameter, None)
     if scheduler is not None:
         scheduler.load_state_dict(entries.values[SCHEDULER])
 

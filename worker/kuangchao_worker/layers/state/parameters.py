@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kuangchao_worker.layers.state.assembly import assembled
+from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
@@ -29,7 +30,8 @@ class ParameterStore:
         self._optimizer, self._scheduler = optimizer, scheduler
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self.elements = sum(p.numel() for p in self._parameters)
-        self._wrapped: nn.Module = module
+        self.wrapped: nn.Module = Calling(module)
+        """What is called with a function of the module and a batch; torch's own wrapper where there are ranks."""
 
     def connect(self, mesh: DeviceMesh | None = None, experts: DeviceMesh | None = None) -> None:
         """Reduce gradients over all ranks from now on, whatever the meshes are. Call once the links are there."""
@@ -39,19 +41,19 @@ class ParameterStore:
         # DDP rebuilds its buckets after the first iteration, so a restarted run would sum in another layout once more
         # and differ in the last bit. find_unused_parameters=True turns the rebuild off: the layout is that of the
         # parameters' order from the first step on, and buckets still overlap with the backward pass.
-        self._wrapped = DistributedDataParallel(self.module, find_unused_parameters=True)
+        self.wrapped = DistributedDataParallel(self.wrapped, find_unused_parameters=True)
 
-    def forward(self) -> nn.Module:
-        """The module as user code must call it."""
-        return self._wrapped
+    def compute(self, function: Function, batch: Any) -> Any:
+        """What a function of user code gives for the module and a batch, as one forward pass."""
+        return self.wrapped(function, batch)
 
     @contextmanager
     def reduction(self, *, last: bool) -> Iterator[None]:
         """Around forward and backward of a micro-batch: gradients of all but the last are only added up locally."""
-        if last or not isinstance(self._wrapped, DistributedDataParallel):
+        if last or not isinstance(self.wrapped, DistributedDataParallel):
             yield
         else:
-            with self._wrapped.no_sync():
+            with self.wrapped.no_sync():
                 yield
 
     def apply(self) -> float:
@@ -83,8 +85,8 @@ class ParameterStore:
         from kuangchao_worker.layers.state import entries, reshard
 
         found = entries.collect(self.module, self._optimizer, self._scheduler)
-        reshard.fill(found, source)
-        entries.install(found, self.module, self._optimizer, self._scheduler)
+        bare = reshard.fill(found, source)
+        entries.install(found, self.module, self._optimizer, self._scheduler, bare)
 
     def load(self, state: dict[str, Any]) -> None:
         """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""

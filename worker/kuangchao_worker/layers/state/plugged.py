@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from kuangchao_contracts.base import Contract
 from kuangchao_contracts.errors import ConflictError, InvalidInputError
 from kuangchao_contracts.ports.plugin import MemoryAt, OpenStep, StepTraffic
+from kuangchao_worker.layers.state.calling import Function
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.seal import Owned
@@ -71,7 +72,7 @@ class PluggedStore:
         sizes = {name: p.numel() for name, p in self.module.named_parameters() if p.requires_grad}
         self._agree(self._plugin.digest(sizes), "version, options or parameters", "all pods must have the same image")
         self._plugin.expect(sizes)
-        wrapped = self._store.forward()
+        wrapped = self._store.wrapped
         if isinstance(wrapped, DistributedDataParallel):
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
@@ -130,9 +131,9 @@ class PluggedStore:
             else:
                 gradient.copy_(decoded)
 
-    def forward(self) -> nn.Module:
-        """The module as user code must call it."""
-        return self._store.forward()
+    def compute(self, function: Function, batch: Any) -> Any:
+        """As the store."""
+        return self._store.compute(function, batch)
 
     @contextmanager
     def reduction(self, *, last: bool) -> Iterator[None]:

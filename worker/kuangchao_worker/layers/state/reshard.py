@@ -18,6 +18,8 @@ from kuangchao_worker.layers.state.entries import (
     Holders,
     local,
     piece_of,
+    stateless,
+    without,
     writes,
 )
 from kuangchao_worker.layers.state.files import in_memory
@@ -44,14 +46,14 @@ def _declared(tensor: torch.Tensor) -> dict[str, Any]:
     return {"shape": tuple(tensor.shape), "offset": piece.offset, "size": piece.size}
 
 
-def fill(entries: Entries, source: Source) -> None:
-    """Copy into the entries what a checkpoint holds of them.
+def fill(entries: Entries, source: Source) -> frozenset[str]:
+    """Copy into the entries what a checkpoint holds of them; the parameters of which its optimizer has no state.
 
     Raises CheckpointCorruptError for an entry of which it lacks some, ValueError for one of another shape.
     """
     missing = {name: piece_of(tensor).elements for name, tensor in entries.tensors.items()}
-    values: dict[str, Any] = {}
-    for rank, wanted in _wanted(entries, source.layouts()).items():
+    values, layouts = dict[str, Any](), source.layouts()
+    for rank, wanted in _wanted(entries, layouts).items():
         content = source.read(shard_file(rank))
         if content is None:
             raise CheckpointCorruptError(f"{source.checkpoint.path} has no {shard_file(rank)}")
@@ -59,9 +61,12 @@ def fill(entries: Entries, source: Source) -> None:
         for name, written, part in wanted:
             _copy(entries.tensors[name], content["tensors"][name], written, part)
             missing[name] -= part.elements
-    for name in (*(name for name, left in missing.items() if left), *(set(entries.values) - set(values))):
+    bare = stateless(entries, {*values, *(name for layout in layouts.values() for name in layout)})
+    asked = without(entries, bare)
+    for name in (*(name for name in asked.tensors if missing[name]), *(set(asked.values) - set(values))):
         raise CheckpointCorruptError(f"{source.checkpoint.path} does not hold all of {name}")
-    entries.values.update({name: values[name] for name in entries.values})
+    entries.values.update({name: values[name] for name in asked.values})
+    return bare
 
 
 def _wanted(entries: Entries, layouts: Mapping[int, Mapping[str, Any]]) -> Wanted:
@@ -83,7 +88,7 @@ def _copy(target: torch.Tensor, piece: torch.Tensor, written: Piece, part: Piece
         local(target)[within(piece_of(target), part)].copy_(piece[within(written, part)])
 
 
-def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> None:
+def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> frozenset[str]:
     """As `fill`, from the one file that data-parallel ranks write. `order` names the optimizer's parameters.
 
     Raises CheckpointCorruptError when there is no such file, KeyError for an entry that it lacks, ValueError for one of
@@ -93,12 +98,15 @@ def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> None:
     if content is None:
         raise CheckpointCorruptError(f"{source.checkpoint.path}: holds no weights")
     found = by_name(content, order)
-    for name, tensor in entries.tensors.items():
+    bare = stateless(entries, found)
+    asked = without(entries, bare)
+    for name, tensor in asked.tensors.items():
         given = found[name]
         if tuple(given.shape) != tuple(tensor.shape):
             raise ValueError(f"{name} is of shape {tuple(given.shape)}, not {tuple(tensor.shape)}")
         _copy(tensor, given, whole(given.shape), piece_of(tensor))
-    entries.values.update({name: found[name] for name in entries.values})
+    entries.values.update({name: found[name] for name in asked.values})
+    return bare
 
 
 def by_name(content: Mapping[str, Any], order: list[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
 from kuangchao_worker.layers.state.assembly import assembled
+from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, distinct, stages_on, units
 from kuangchao_worker.layers.state.experts import (
     PARTS,
@@ -40,7 +41,15 @@ from kuangchao_worker.layers.state.handing import Share
 from kuangchao_worker.layers.state.norms import sum_of_squares
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
-from kuangchao_worker.layers.state.split import check_rules, divide, schedule_reduction, split_data, split_tensor
+from kuangchao_worker.layers.state.split import (
+    check_kinds,
+    check_rules,
+    divide,
+    schedule_reduction,
+    split_data,
+    split_tensor,
+)
+from kuangchao_worker.layers.state.touched import Touched
 from kuangchao_worker.layers.state.update import UpdateRule
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -75,17 +84,34 @@ class ShardedStore:
             check_tokens(module, rules)
         self._cut = cut(module, rules, plan) if plan.pipeline > 1 else ()
         if plan.data * plan.context > 1 or (plan.tensor > 1 and rules.experts):
-            links = distinct(module, self._links)
+            links = tuple(distinct(module, self._links))
             check_apart(module, ((link,) for link in links), "link, and data parallelism divides each by itself")
+            check_kinds(module, links)
         self._order = _order(module, make_optimizer(module.parameters()))
+        self._require_trained()
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._compared = False
         self._mesh: DeviceMesh | None = None
         self._experts: DeviceMesh | None = None
         self._holders = entries.Holders(None)
         self._stages: Mapping[int, nn.Module] = {}
+        self._calling = Calling(module)
+        self._touched = Touched(module)
         self._held: dict[str, nn.Parameter] = {}
         self._scheduler: LRScheduler | None = None
+
+    def _require_trained(self) -> None:
+        """Raise InvalidInputError where the optimizer takes nothing of what a cut leaves on a pipeline rank."""
+        for place in range(self._plan.pipeline if self._cut else 0):
+            names = [name for n in stages_on(self._plan, place) for name in self._cut[n]]
+            part = Part(self.module, names)
+            if any(parameter.requires_grad for parameter in part.parameters()):
+                continue
+            try:
+                self._make_optimizer(part.parameters())
+            except ValueError as error:
+                why = f"leaves pipeline rank {place} only frozen parameters, and task.optimizer takes none: {error}"
+                raise InvalidInputError("plan.stageLayers", self._plan.stage_layers, why) from None
 
     def connect(self, mesh: DeviceMesh | None, experts: DeviceMesh | None = None) -> None:
         """Split the module over the mesh, its experts over theirs, then make the optimizer over what is left here."""
@@ -99,8 +125,13 @@ class ShardedStore:
             split_tensor(self.module, mesh[TENSOR], self._rules, sequence=self._plan.sequence)
         if experts is not None:
             self._experts, self._holders = experts, self._own(experts)
+        self._calling = Calling(self.module)
         for part, links in parts.values():
-            split_data(part, mesh, units(part, links), self._plan)
+            # torch runs the stages of a pipeline, each by its own forward
+            called = part if self._stages else self._calling
+            split_data(called, mesh, units(part, links), self._plan)
+            self._touched.watch(called, "" if self._stages else "module.")
+        self._touched.keep(self.module)
         if self._share is not None:
             self._share.hand_out(self.module)
             self._share = None
@@ -139,14 +170,14 @@ class ShardedStore:
         """The stages of a pipeline that stand here, by their number in the model, in that order."""
         return self._stages
 
-    def forward(self) -> nn.Module:
-        """The module as user code must call it."""
-        return self.module
+    def compute(self, function: Function, batch: Any) -> Any:
+        """What a function of user code gives for the module and a batch, as one forward pass."""
+        return self._calling(function, batch)
 
     @contextmanager
     def reduction(self, *, last: bool) -> Iterator[None]:
         """Around forward and backward of a micro-batch, which may be the last of its step."""
-        schedule_reduction(self.module, self._plan.sharding, last=last)
+        schedule_reduction(self._calling, self._plan.sharding, last=last)
         yield
 
     def apply(self) -> float:
@@ -157,7 +188,9 @@ class ShardedStore:
         if not self._compared and math.isfinite(norm):
             self._compare(norm)
         gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        return self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
+        norm = self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
+        self._touched.forget()
+        return norm
 
     def _share_experts(self) -> None:
         """Make the gradients of experts those of the mean over all data ranks, as those of all else are."""
@@ -196,7 +229,10 @@ class ShardedStore:
                 raise InvalidInputError("task.rules.tensor", name, why)
 
     def _norm(self) -> float:
-        """Root of the squares of all ranks' pieces, each divided by how many ranks hold it."""
+        """Root of the squares of all ranks' pieces, each divided by how many ranks hold it.
+
+        The same message tells what any rank has touched.
+        """
         held: dict[int, list[torch.Tensor]] = {}
         for name, parameter in self._parameters.items():
             if (gradient := _settled(parameter)) is not None:
@@ -205,8 +241,21 @@ class ShardedStore:
         for copies, pieces in held.items():
             # what a norm clips by must not depend on how it was added up; else it is told, to six digits
             total += sum_of_squares(pieces, exact=self.rule.clip_norm is not None) / copies
-        dist.all_reduce(total)
-        return math.sqrt(total.item())
+        flags = torch.tensor(self._touched.flags(), dtype=total.dtype, device=total.device)
+        message = torch.cat((total.view(1), flags))
+        dist.all_reduce(message)
+        squares, *touched = message.tolist()
+        self._agree_on(*self._touched.named([count > 0 for count in touched]))
+        return math.sqrt(squares)
+
+    def _agree_on(self, used: set[str], written: list[str]) -> None:
+        """Leave without a gradient what no rank has used, as in one process, and let all have the same buffers."""
+        for name, parameter in self._parameters.items():
+            if name in self._touched.watched and name not in used:
+                parameter.grad = None
+        if self._mesh is not None and written:
+            names = [axis for axis in self._mesh.mesh_dim_names or () if axis not in (PIPELINE, TENSOR)]
+            self._touched.share(written, [self._mesh.get_group(axis) for axis in names])
 
     def payloads(self, rank: int, step: int) -> dict[str, Any]:
         """Files of this rank in a checkpoint: copies that later steps cannot change."""
@@ -216,10 +265,10 @@ class ShardedStore:
         """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
         found = self._entries()
         if any(file.path == SHARED_FILE for file in source.manifest.files):
-            reshard.fill_from_whole(found, source, self._order)
+            bare = reshard.fill_from_whole(found, source, self._order)
         else:
-            reshard.fill(found, source)
-        entries.install(found, self.module, self._optimizer, self._scheduler)
+            bare = reshard.fill(found, source)
+        entries.install(found, self.module, self._optimizer, self._scheduler, bare)
 
     def _entries(self) -> entries.Entries:
         return entries.collect(self.module, self._optimizer, self._scheduler)

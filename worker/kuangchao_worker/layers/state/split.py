@@ -3,13 +3,13 @@
 Decides nothing: rules and plan say what is split, and the mesh was built elsewhere.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -37,6 +37,23 @@ def check_rules(module: nn.Module, rules: ParallelRules) -> None:
     for pattern in rules.tensor:
         if not any(matching(module, pattern)):
             raise InvalidInputError("task.rules.tensor", pattern, "names no module of the model")
+
+
+def check_kinds(module: nn.Module, links: Iterable[str]) -> None:
+    """Raise InvalidInputError for parameters that FSDP2 does not take: without dimensions, or of several types in what
+    it gathers at a time, a link or else the model.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter.dim() == 0:
+            why = "is a parameter without dimensions, which data parallelism cannot divide in a split model"
+            raise InvalidInputError("task.model", name, why, "shape (1,)")
+    for link in (*links,) or ("",):
+        trained = module.get_submodule(link).named_parameters(prefix=link)
+        first = {parameter.dtype: name for name, parameter in trained if parameter.requires_grad}
+        if len(first) > 1:
+            found = ", ".join(f"{name} is {str(kind).removeprefix('torch.')}" for kind, name in first.items())
+            why = f"trains parameters of several types ({found}), and sharded data takes one at a time"
+            raise InvalidInputError("task.model", link or "the model", why)
 
 
 def split_tensor(module: nn.Module, mesh: DeviceMesh, rules: ParallelRules, *, sequence: bool) -> None:
@@ -111,6 +128,11 @@ def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], 
 
 def divide(unit: nn.Module | list[nn.Module], mesh: DeviceMesh, plan: ParallelPlan, *, shard: bool) -> None:
     """Shard or replicate what of a unit is not yet over the ranks of a mesh; several modules are one unit."""
+    for part in unit if isinstance(unit, list) else [unit]:
+        for parameter in part.parameters():
+            # FSDP2 takes no other, as a transpose or channels last is; values and names are the same
+            if not (isinstance(parameter, DTensor) or parameter.is_contiguous()):
+                parameter.data = parameter.data.contiguous()
     if not shard:
         replicate(unit, mesh=mesh)
     else:
