@@ -211,10 +211,10 @@ class Executor:
     def _evaluate(self) -> None:
         self._enter("evaluate")
         found = _told(self.algorithm.evaluate())
+        self.guard()
         # nobody leaves before rank 0 has measured: a rank that is gone early looks like a failure
         self.agreement.after_step(0.0, stop=False, save=False)
         self.metrics |= found
-        self.guard()
         self._enter("finished")
 
     def _enter(self, section: str) -> None:
