@@ -129,6 +129,15 @@ def test_parameters_that_cannot_be_divided_over_data_ranks_are_refused_by_name()
     ShardedStore(module, SGD, None, NO_RULES, make_plan(2, data=1, pipeline=2, accumulation=2))
 
 
+def test_tokens_that_nothing_divides_are_refused_where_the_plan_splits_them() -> None:
+    plan = make_plan(2, data=1, tensor=2, sequence=True)
+    rules = RULES.replace(tensor={name: style for name, style in RULES.tensor.items() if name != "embedding"})
+    with pytest.raises(InvalidInputError, match=r"rules\.tensor='embedding'.*no style embedding"):
+        ShardedStore(transformer(SMALL).model(), SGD, None, rules, plan)
+    ShardedStore(transformer(SMALL).model(), SGD, None, rules, plan.replace(sequence=False))
+    ShardedStore(transformer(SMALL).model(), SGD, None, RULES, plan)
+
+
 def test_a_parameter_in_two_stages_is_refused() -> None:
     module = transformer(SMALL).model()
     stages = [stage_links(module, RULES, make_plan(3, batch=12, pipeline=3), n) for n in range(3)]

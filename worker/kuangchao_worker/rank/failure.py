@@ -89,7 +89,7 @@ def _raised_by_task(error: BaseException) -> bool:
 def _of_task(frame: FrameType) -> bool:
     package, _, rest = _module(frame).partition(".")
     if package == "kuangchao_worker":
-        return rest.startswith(("rank.algorithm", "rank.stages", "tasks", "parallel"))
+        return rest.startswith(("rank.algorithm", "rank.stages", "rank.chained", "tasks", "parallel"))
     return package not in _NO_TASK and package not in _STANDARD
 
 

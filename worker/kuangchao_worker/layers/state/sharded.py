@@ -42,6 +42,7 @@ from kuangchao_worker.layers.state.norms import sum_of_squares
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import (
+    check_divided,
     check_kinds,
     check_rules,
     divide,
@@ -81,6 +82,7 @@ class ShardedStore:
         if plan.expert > 1 or plan.tensor > 1:
             check_experts(module, rules, plan.expert)
         if plan.sequence:
+            check_divided(rules)
             check_tokens(module, rules)
         self._cut = cut(module, rules, plan) if plan.pipeline > 1 else ()
         if plan.data * plan.context > 1 or (plan.tensor > 1 and rules.experts):

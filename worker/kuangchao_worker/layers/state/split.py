@@ -39,6 +39,18 @@ def check_rules(module: nn.Module, rules: ParallelRules) -> None:
             raise InvalidInputError("task.rules.tensor", pattern, "names no module of the model")
 
 
+def check_divided(rules: ParallelRules) -> None:
+    """Raise InvalidInputError where nothing divides the tokens before the first module that takes a part of them: each
+    tensor rank would take all tokens for its part, and the model see them several times.
+    """
+    if not rules.chain or TensorStyle.EMBEDDING in rules.tensor.values():
+        return
+    first = rules.chain[0]
+    if not any(f"{name}.".startswith(f"{first}.") and s is TensorStyle.ROWS for name, s in rules.tensor.items()):
+        why = "has no style embedding in it, nor rows, and the plan splits the tokens that it gives"
+        raise InvalidInputError("task.rules.tensor", first, why)
+
+
 def check_kinds(module: nn.Module, links: Iterable[str]) -> None:
     """Raise InvalidInputError for parameters that FSDP2 does not take: without dimensions, or of several types in what
     it gathers at a time, a link or else the model.

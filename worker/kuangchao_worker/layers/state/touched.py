@@ -33,7 +33,7 @@ class Touched:
         for name, unit in part.named_modules():
             if isinstance(unit, FSDPModule):
                 unit.set_reduce_scatter_unused_params(True, recurse=False)
-                self._when_whole(unit, f"{name}." if name else "", inside)
+                self._when_whole(part.get_submodule(name), f"{name}." if name else "", inside)
 
     def _when_whole(self, unit: nn.Module, prefix: str, inside: str) -> None:
         """Parameters that get gradients are there from the unit's first forward pass on, and stay the same ones."""
