@@ -1,6 +1,7 @@
 """How long a step communicates, by axis of the plan: every now and then one step runs under torch's profiler.
 
-Measures only. The time of a collective includes waiting for peers, and several may run at once, beside computation.
+Measures only. The time of a collective includes waiting for peers, and it may run beside computation. Where several of
+an axis run at once the time counts once: a step does not communicate longer than it takes.
 Which axis a collective belongs to is told by who asked for it: pipelining sends and receives, the DTensors of tensor
 parallelism use functional collectives, what reduces or gathers for data parallelism (DDP, FSDP2) uses plain ones, and
 our own, between ranks that share sequences or experts, run under an event that has the axis' name.
@@ -79,18 +80,24 @@ class TrafficSampler:
 
 
 def by_axis(events: Iterable[Event]) -> dict[str, float]:
-    """Seconds that collectives took, by axis.
+    """Seconds in which collectives ran, by axis.
 
     The backend's events do not say who asked for them, but they begin in the order in which they were asked for.
     """
     ordered = sorted(events, key=lambda event: event.start)
     asked = deque(_asked(ordered))
     spent: Counter[str] = Counter()
+    until: Counter[str] = Counter()
     for event in ordered:
         if event.name in NEIGHBOURS:
-            spent["pipeline"] += event.duration
+            axis = "pipeline"
         elif event.name.startswith(BACKEND):
-            spent[asked.popleft() if asked else "data"] += event.duration
+            axis = asked.popleft() if asked else "data"
+        else:
+            continue
+        end = event.start + event.duration
+        spent[axis] += max(0, end - max(event.start, until[axis]))
+        until[axis] = max(until[axis], end)
     return {axis: total * NANO for axis, total in sorted(spent.items())}
 
 
