@@ -23,7 +23,11 @@ CASES = {
         split(batch=12, data=2, accumulation=3, sharding=Sharding.GRADIENTS),
         split(batch=12, data=4, shard_ranks=2, sharding=Sharding.FULL),
     ),
-    "chained": (split(batch=12, pipeline=2, data=2, accumulation=2, sharding=Sharding.FULL),),
+    "chained": (
+        split(batch=12, pipeline=2, data=2, accumulation=2, sharding=Sharding.FULL),
+        split(batch=12, pipeline=2, data=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1),
+        split(batch=12, pipeline=2, data=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1, sharding=Sharding.FULL),
+    ),
     "frozen": (ZERO, split(batch=12, pipeline=2, accumulation=2, stage_layers=(4, 1))),
     "twice": (split(batch=12, pipeline=2, accumulation=2, stage_layers=(6, 3)), SHARDED),
     "transposed": (SHARDED,),
@@ -38,7 +42,11 @@ def job(model: str, plan: ParallelPlan, folder: Path | None = None, restore: Che
     )
 
 
-@pytest.mark.parametrize(("model", "plan"), PLANS, ids=[f"{model}: {plan.summary()}" for model, plan in PLANS])
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    PLANS,
+    ids=[f"{model}: {plan.summary()}, {plan.schedule}, {plan.sharding}" for model, plan in PLANS],
+)
 def test_it_trains_like_one_process_and_goes_on(gang: Gang, tmp_path: Path, model: str, plan: ParallelPlan) -> None:
     """From its own checkpoint, in one process from that one, and from that of two data ranks."""
     alone = train(gang, job(model, split(batch=12)))
