@@ -178,6 +178,16 @@ def test_exit_of_a_rank_is_held_back_while_its_checkpoint_is_on_its_way() -> Non
     assert RankView(0, state=RankState.EXITED, exit_code=1).report(held=True).exit_code == 1
 
 
+def test_a_rank_that_ends_with_0_and_has_said_nothing_of_it_has_failed() -> None:
+    """Code of a task may call os._exit(0) in the middle of a step."""
+    silent, done, failed = (RankView(0, state=RankState.EXITED, exit_code=code) for code in (0, 0, 1))
+    done.hear(RankMessage(rank=0, step=9, oplog_count=12, oplog_head="0" * 64))
+    for view in (silent, done, failed):
+        view.require_last_word()
+    assert (silent.exit_code, silent.error_kind) == (1, "UserError")
+    assert (done.exit_code, done.error, failed.exit_code, failed.error) == (0, None, 1, None)
+
+
 def test_failed_save_is_no_failure_of_the_rank() -> None:
     view = RankView(0)
     view.hear(RankMessage(rank=0, save_failed="/x", error="OSError: disk full"))

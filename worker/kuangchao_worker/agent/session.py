@@ -255,7 +255,10 @@ class Session:
 
     def _on_exit(self, process: RankProcess) -> None:
         self._drain_monitor()
-        self.views[process.rank].end(process, self._memory)
+        view = self.views[process.rank]
+        view.end(process, self._memory)
+        if self._launch.command is None:
+            view.require_last_word()
         self._acknowledged = False
         log.info("rank %d ended with %s", process.rank, process.exit_code)
         self._wake.set()

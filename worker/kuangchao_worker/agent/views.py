@@ -81,6 +81,13 @@ class RankView:
         if self.memory == UNKNOWN and peak is not None:
             self.memory = Figures(peak + refused(tail))
 
+    def require_last_word(self) -> None:
+        """A task's rank says that it has done its part before it ends; code of the task can end the process before."""
+        if self.exit_code == 0 and self.oplog[0] == 0:
+            self.refuse(
+                Reason.USER_ERROR.value, "code of the task ended the process with 0 before the training was over"
+            )
+
     def refuse(self, kind: str, message: str) -> None:
         """The rank was never started."""
         self.state, self.exit_code, self.error_kind, self.error = RankState.EXITED, 1, kind[:64], message[:1024]
