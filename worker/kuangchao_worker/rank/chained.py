@@ -102,7 +102,8 @@ def require_chain(task: Task, links: Callable[[nn.Module], Sequence[str]]) -> No
     except _Ended:
         pass
     except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
-        log.warning("the chain is not compared with the model: %s: %s", type(error).__name__, error)
+        said = (str(error).splitlines() or [""])[0]
+        log.warning("the chain is not compared with the model: %s: %s", type(error).__name__, said)
     if seen.output is not None:
         _compare(names, modules, seen, seen.output)
 
