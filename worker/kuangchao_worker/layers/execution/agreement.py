@@ -67,7 +67,7 @@ class Agreement:
         if square - mean * mean > (ROUNDING * mean) ** 2 + NOTHING**2:
             raise RanksDifferError(
                 f"step {step}: the gradients' norm is {own:g} on rank {dist.get_rank()} and {mean:g} on average; some"
-                " did not reach all ranks: the loss calls the module that it is given, and backward is not its own"
+                " did not reach all ranks, or were changed after: backward is not the loss' own"
             )
 
     def same(self, mine: Mapping[str, str]) -> None:
