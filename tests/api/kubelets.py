@@ -21,9 +21,9 @@ A_BEAT = 0.0
 """Seconds for which a heartbeat is tried again: the next one says more."""
 
 
-def now() -> str:
-    """As objects of Kubernetes tell times."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def now(ago: float = 0.0) -> str:
+    """As objects of Kubernetes tell times; or the time so many seconds before."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago))
 
 
 def container_status(name: str, state: Object) -> Object:
@@ -81,10 +81,10 @@ class Kubelets(threading.Thread):
             "containerStatuses": [container_status(c["name"], state) for c in pod["spec"]["containers"]],
         })  # fmt: skip
 
-    def end(self, pod: Object) -> None:
-        """The training container of a pod ends well; its side-cars run on."""
+    def end(self, pod: Object, ago: float = 0.0) -> None:
+        """The training container of a pod ends well, or did so many seconds ago; its side-cars run on."""
         path = f"/api/v1/namespaces/{self._site.namespace}/pods/{pod['metadata']['name']}"
-        ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}
+        ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(ago), "finishedAt": now(ago)}}
         states = {c["name"]: {"running": {"startedAt": now()}} for c in pod["spec"]["containers"]} | {"train": ended}
         self._status(path, {
             "phase": "Running", "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": now()}],

@@ -150,6 +150,39 @@ def test_a_side_car_that_never_ends_does_not_hold_the_job(site: Site) -> None:
         job.wait(lambda: not job.pods(), "pods with their side-cars are gone")
 
 
+def test_a_gang_of_which_a_pod_ended_before_the_last_step_starts_again_in_new_pods(site: Site) -> None:
+    """Whoever has ended joins no new attempt: its peers would wait for it until the start deadline."""
+    job = site.job("leaving", training={"steps": 10})
+    with running(kubelets := Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            kubelets.end(gang.pods[0], ago=6)
+            after = Gang(job, pods_of(job, 1, 2))
+        assert job.status()["lastFailure"]["reason"] == "EarlyExit"
+        after.join_all()
+        with running(after):
+            job.wait_phase("Running")
+    assert (job.status()["attempt"], job.status()["restarts"]) == (2, 1)
+
+
+def test_a_rank_that_fails_while_another_pod_leaves_starts_again_in_new_pods(site: Site) -> None:
+    """An agent that has said that its ranks ended well is gone soon, though its kubelet takes its time to say so."""
+    job = site.job("left", training={"steps": 1})
+    with running(Kubelets(site)):
+        gang = Gang(job, job.wait_pods(2))
+        gang.join_all()
+        with running(gang):
+            job.wait_phase("Running")
+            gang.reach(1)
+            gang.exits = {1: 0}
+            job.wait(lambda: job.status().get("progressText") == "1/1", "the last step is heard of")
+            gang.exits = {0: 1, 1: 0}
+            pods_of(job, 1, 2)
+    assert (job.status()["attempt"], job.status()["restarts"]) == (2, 1)
+
+
 def test_an_invalid_child_ends_the_job_once_with_the_servers_words(site: Site) -> None:
     """kubeflow/trainer#2351: 422 cannot pass by itself, so it is not tried again."""
     job = site.job("invalid", template={"volumes": [{"name": "Not A Name", "emptyDir": {}}]})

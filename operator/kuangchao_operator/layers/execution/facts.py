@@ -43,10 +43,36 @@ class Gang:
         """Reports of a pod's ranks: its last words when it has ended, its agent's newest heartbeat otherwise."""
         pod = self.pods.get(index)
         if pod is not None and pod.exit_code is not None:
+            if not self.took_part(index):
+                return ()  # they are about an earlier attempt
             own = range(index * self.per_pod, (index + 1) * self.per_pod)
             last = tuple(report for report in last_words(pod.termination_message) if report.rank in own)
             return last if pod.exit_code else self._all_well(index, last)
         return self._heard(index)
+
+    def took_part(self, index: int) -> bool:
+        """Whether the agent of a pod that has ended had joined this attempt: how it ended says nothing of another one.
+
+        Agents that nobody has heard of since the operator came up had, unless others still wait for the gang.
+        """
+        agent = self.agents.get(index)
+        if agent is not None:
+            return agent.heartbeat.join.attempt >= self.attempt
+        joined = (a.heartbeat for a in self.agents.values() if a.heartbeat.join.attempt == self.attempt)
+        return all(heartbeat.ranks for heartbeat in joined)
+
+    def missed(self, index: int) -> bool:
+        """Whether a pod has ended with its ranks before its agent could join this attempt, and so never will."""
+        pod = self.pods.get(index)
+        if pod is None or pod.exit_code is None or self.took_part(index):
+            return False
+        return pod.exit_code == 0 or bool(last_words(pod.termination_message))
+
+    def leaves(self, index: int) -> bool:
+        """Whether all ranks of a pod have ended well in this attempt: its agent ends then, though it may be seen
+        later, and joins nothing any more."""
+        reports = self.pod_reports(index)
+        return len(reports) == self.per_pod and all(map(ended_well, reports))
 
     def _all_well(self, index: int, last: tuple[RankReport, ...]) -> tuple[RankReport, ...]:
         """Reports of a pod that ended with 0: ranks for which the termination log had no room ended well too."""

@@ -143,7 +143,7 @@ class _Finder:
         return since is not None and self.age(since) >= self._spec.fault.node_lost_seconds
 
     def pods_alive(self) -> bool:
-        """Whether every pod still runs with an agent that answers."""
+        """Whether every pod still runs with an agent that answers and stays."""
         for index in range(self._gang.size):
             pod = self._gang.pods.get(index)
             if (
@@ -152,6 +152,7 @@ class _Finder:
                 or pod.deleting
                 or pod.exit_code is not None
                 or self._silent(index)
+                or self._gang.leaves(index)
             ):
                 return False
             if pod.node_lost_since is not None:
@@ -164,7 +165,7 @@ class _Finder:
             if self._expected():
                 yield self._fault(Reason.POD_LOST, f"pod {index} is gone", index)
             return
-        if pod.exit_code == 0:
+        if pod.exit_code == 0 and self._gang.took_part(index):
             yield from (self._rank(index, r) for r in self._gang.pod_reports(index) if ended_badly(r))
         elif self.node_lost(pod):
             yield self._fault(Reason.NODE_LOST, f"node {pod.node} does not answer", index)
@@ -180,6 +181,9 @@ class _Finder:
         yield from (self._rank(index, r) for r in bad)
         if pod.exit_reason == "OOMKilled":
             yield self._over_limit(index, pod)
+        elif self._gang.missed(index):
+            text = f"the pod ended with exit code {pod.exit_code} before it joined attempt {self._gang.attempt}"
+            yield self._fault(Reason.POD_LOST, text, index)
         elif (pod.exit_code or pod.phase == "Failed") and not bad:
             text = f"{pod.exit_reason or 'the pod failed'}, exit code {pod.exit_code}"
             reason = Reason.EVICTED if pod.exit_code == DRAINED_EXIT else Reason.RANK_EXITED
