@@ -28,6 +28,7 @@ from kuangchao_worker.layers.topology.service import TopologyService
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.alike import require_alike
+from kuangchao_worker.rank.ruled import ruled
 from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.rank.wiring import (
     make_batches,
@@ -131,7 +132,8 @@ def train(gang: Gang, job: Job) -> Trained:
 
 
 def _train(seat: Seat, job: Job) -> Trained:
-    task, plan = job.made(), job.plan
+    plan = job.plan
+    task = ruled(job.made(), plan, quiet=True)
     require_runnable(plan, task.rules)
     parameters = make_parameters(task, CPU, job.seed, plan, job.precision, rank=seat.rank)
     topology = TopologyService(plan.hash, seat.attempt)

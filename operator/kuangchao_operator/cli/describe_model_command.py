@@ -42,7 +42,8 @@ def describe_model(
     Code is imported in a process of its own and its model built on torch's meta device, so it needs no memory for it;
     this needs the extra [worker]. A config.json needs nothing.
 
-    JSON: {model, taskRules, parameters, trainableParameters, remark}
+    JSON: {model, taskRules, found, parameters, trainableParameters, remark}; found has the rules that the task leaves
+    empty and its model shows
     """
     from kuangchao_operator.layers.strategy.footprint.counts import parameter_count, trainable_count
 
@@ -59,13 +60,14 @@ def describe_model(
             {
                 "model": wire,
                 "taskRules": found.rules,
+                "found": found.shown,
                 "parameters": count,
                 "trainableParameters": trained,
                 "remark": remark,
             }
         )
         return
-    print(_text(wire, found.rules), end="")
+    print(_text(wire, found.rules) + _comment(found.shown), end="")
     typer.echo(f"{count:,} parameters, {trained:,} of them trained", err=True)
     if remark:
         typer.echo(remark, err=True)
@@ -77,6 +79,8 @@ class _Found(NamedTuple):
     """As counted; None: of a model that nobody made."""
     rules: tuple[str, ...] = ()
     remark: str = ""
+    shown: dict[str, Any] = {}
+    """Rules that the task does not bring, but its model shows."""
 
 
 def _check(model: ModelDescriptor) -> None:
@@ -137,7 +141,7 @@ def _from_code(name: str, args: list[str]) -> _Found:
         raise UnavailableError(f"{name} did not make its model: {last}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     model: ModelDescriptor = TypeAdapter(ModelDescriptor).validate_python(answer["model"])
-    return _Found(model, answer["parameters"], tuple(answer["rules"]), answer["remark"])
+    return _Found(model, answer["parameters"], tuple(answer["rules"]), answer["remark"], answer["found"])
 
 
 def _text(wire: dict[str, Any], rules: tuple[str, ...]) -> str:
@@ -145,3 +149,12 @@ def _text(wire: dict[str, Any], rules: tuple[str, ...]) -> str:
 
     split = {"parallelism": {"taskRules": list(rules)}} if rules else {}
     return yaml.safe_dump({"model": wire, **split}, sort_keys=False, allow_unicode=writes_unicode())
+
+
+def _comment(shown: dict[str, Any]) -> str:
+    """What workers will go by where the task has no rules, as lines that a manifest may hold."""
+    chain, tensor = shown.get("chain", ()), shown.get("tensor", {})
+    lines = [f"chain: {', '.join(chain)}"] if chain else []
+    lines += [f"{name}: {style}" for name, style in tensor.items()]
+    head = ["found in the model, where the task has no rules:"] if lines else []
+    return "".join(f"# {line}\n" for line in head + lines)

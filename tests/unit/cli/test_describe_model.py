@@ -46,8 +46,15 @@ def test_code_is_measured_in_a_process_of_its_own() -> None:
     answer = json.loads(done.stdout)
     assert answer["parameters"] == 16 * 8 + 8 + 8 * 8 + 8 + 8 + 1
     assert answer["model"]["activationBytesPerSample"] > 0
-    assert answer["taskRules"] == ["pipeline"]
+    assert answer["taskRules"] == ["tensor", "pipeline"]
+    assert answer["found"]["tensor"] == {"0.0": "columns", "1.0": "rows"}
     assert "taskRules wait for a model of kind transformer" in answer["remark"], "what is printed would change no plan"
+
+
+def test_what_a_model_shows_is_printed_beside_what_can_be_pasted() -> None:
+    done = run("kuangchao_worker.tasks.mlp:mlp")
+    assert "# found in the model, where the task has no rules:\n# 0.0: columns\n# 1.0: rows\n" in done.stdout
+    assert "found in the model" not in run("kuangchao_worker.tasks.text:transformer").stdout, "it has its own"
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,9 @@ def _task(model: Callable[[], nn.Module], *, looks: bool = False) -> Task:
 
 
 def test_a_task_is_measured_with_what_a_sample_keeps() -> None:
-    model, _, rules, remark = measuring.measure(f"{HERE}:tiny", {"out": "2"})
-    assert rules == (TaskRule.PIPELINE,), "a sequential is cut without rules"
+    model, _, rules, found, remark = measuring.measure(f"{HERE}:tiny", {"out": "2"})
+    assert rules == (TaskRule.TENSOR, TaskRule.PIPELINE), "a sequential shows how it is split"
+    assert found.tensor == {"0": "columns", "2": "rows"}
     assert remark == ""
     assert (model.parameters, model.trainable_parameters, model.buffer_bytes) == (15 + 8, 15 + 8, 0)
     inputs, hidden, out = 4, 3, 2
@@ -70,7 +71,7 @@ def test_a_task_is_measured_with_what_a_sample_keeps() -> None:
 
 
 def test_a_module_that_no_machine_could_hold() -> None:
-    model, _, rules, remark = measuring.measure(f"{HERE}:huge", {})
+    model, _, rules, _, remark = measuring.measure(f"{HERE}:huge", {})
     assert rules == ()
     assert model.parameters == 10**12
     assert model.activation_bytes_per_sample == 0
@@ -83,7 +84,7 @@ def test_shared_parameters_count_once_and_frozen_ones_are_not_trained() -> None:
 
 
 def test_a_loss_that_looks_at_values_leaves_activations_out_and_says_so() -> None:
-    model, _, _, remark = measuring.measure(f"{HERE}:looks_at_values", {})
+    model, _, _, _, remark = measuring.measure(f"{HERE}:looks_at_values", {})
     assert model.parameters == 5
     assert model.activation_bytes_per_sample == 0
     assert remark.startswith(f"{measuring.UNKNOWN}: RuntimeError")

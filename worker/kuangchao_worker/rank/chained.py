@@ -7,7 +7,7 @@ Looks at one forward pass on torch's meta device, where tensors have no values, 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_worker.tasks import Task
+from kuangchao_worker.tasks.found.traces import Trace
 
 log = logging.getLogger(__name__)
 META: Final = torch.device("meta")
@@ -25,40 +26,21 @@ class _Ended(Exception):  # noqa: N818 - no error: the model has given its outpu
     pass
 
 
-class _Trace(NamedTuple):
-    """A tensor as it was at this moment: what is written to it later makes it another one."""
-
-    tensor: Any
-    version: int
-
-    @classmethod
-    def of(cls, value: Any) -> "_Trace":
-        return cls(value, value._version if isinstance(value, torch.Tensor) else 0)  # noqa: SLF001 - no other name
-
-    def same(self, other: "_Trace") -> bool:
-        """Whether both are one tensor, or one is a view of all of the other in its shape."""
-        one, two = self.tensor, other.tensor
-        if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
-            return one is two
-        alike = (one.shape, one.stride(), one.dtype) == (two.shape, two.stride(), two.dtype)
-        return alike and _storage(one) == _storage(two) and self.version == other.version
-
-
 @dataclass
 class _Call:
     """One call of a link: what it is given, and what it gives."""
 
     link: int
-    given: list[_Trace]
-    output: _Trace
+    given: list[Trace]
+    output: Trace
 
 
 @dataclass
 class _Pass:
     """A forward pass of the model. `output` stays None where it did not come to its end."""
 
-    given: list[_Trace] = field(default_factory=list)
-    output: _Trace | None = None
+    given: list[Trace] = field(default_factory=list)
+    output: Trace | None = None
     calls: list[_Call] = field(default_factory=list)
 
     def watch(self, module: nn.Module, links: Iterable[nn.Module]) -> None:
@@ -70,19 +52,19 @@ class _Pass:
         module.register_forward_hook(self._ended)
 
     def _began(self, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.given = list(map(_Trace.of, (*given, *named.values())))
+        self.given = list(map(Trace.of, (*given, *named.values())))
 
     def _ended(self, _: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         del given
-        self.output = _Trace.of(output)
+        self.output = Trace.of(output)
         raise _Ended
 
     def _begun(self, link: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.calls.append(_Call(id(link), list(map(_Trace.of, (*given, *named.values()))), _Trace(None, 0)))
+        self.calls.append(_Call(id(link), list(map(Trace.of, (*given, *named.values()))), Trace(None, 0)))
 
     def _done(self, link: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         del given
-        next(call for call in reversed(self.calls) if call.link == id(link)).output = _Trace.of(output)
+        next(call for call in reversed(self.calls) if call.link == id(link)).output = Trace.of(output)
 
 
 def require_chain(task: Task, links: Callable[[nn.Module], Sequence[str]]) -> None:
@@ -108,7 +90,7 @@ def require_chain(task: Task, links: Callable[[nn.Module], Sequence[str]]) -> No
         _compare(names, modules, seen, seen.output)
 
 
-def _compare(names: Sequence[str], modules: Sequence[nn.Module], seen: _Pass, output: _Trace) -> None:
+def _compare(names: Sequence[str], modules: Sequence[nn.Module], seen: _Pass, output: Trace) -> None:
     if len(seen.given) != 1:
         raise InvalidInputError("task.loss", len(seen.given), "a pipeline's model takes one tensor", 1)
     if [call.link for call in seen.calls] != list(map(id, modules)):
@@ -126,7 +108,3 @@ def _compare(names: Sequence[str], modules: Sequence[nn.Module], seen: _Pass, ou
     if not before.same(output):
         why = "does not give the model's output: what the model does after it would be left out of a pipeline"
         raise InvalidInputError(FIELD, names[-1], why)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - on the meta device no other identity exists

@@ -37,6 +37,7 @@ from kuangchao_worker.rank.algorithm import TaskAlgorithm
 from kuangchao_worker.rank.alike import require_alike
 from kuangchao_worker.rank.authority import Authority
 from kuangchao_worker.rank.reporting import GateReporter
+from kuangchao_worker.rank.ruled import ruled
 from kuangchao_worker.rank.runnable import require_runnable, whole
 from kuangchao_worker.tasks import Task, load_task
 from kuangchao_worker.weights import readable
@@ -85,7 +86,7 @@ def _train(process: _Process) -> Outcome:
     assignment, authority, launch = process.assignment, process.authority, process.assignment.launch
     plan, training, rank = launch.plan, launch.training, assignment.rank
     device = prepare(assignment)
-    task = load_task(launch.task or "", launch.task_args)
+    task = ruled(load_task(launch.task or "", launch.task_args), plan, quiet=rank != 0)
     require_runnable(plan, task.rules)
     store = make_parameters(task, device, training.seed, plan, training.precision, rank=rank)
     parameters, plugins = between(store, assignment, authority)

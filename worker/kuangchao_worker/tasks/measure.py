@@ -25,6 +25,7 @@ from kuangchao_contracts.plan import MeasuredModel, ModelDescriptor
 from kuangchao_contracts.rules import ParallelRules, TaskRule
 from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.tasks import NO_RULES, Task, TaskNotFoundError, load_task
+from kuangchao_worker.tasks.found.find import joined, missing_rules
 
 BAD_NAME = 2
 META = torch.device("meta")
@@ -39,6 +40,8 @@ class Measured(NamedTuple):
     """Counted, whatever the task says of its model."""
     rules: tuple[TaskRule, ...]
     """Ways to split it for which there are rules."""
+    found: ParallelRules
+    """Those of the rules that the task does not bring, but its model shows."""
     remark: str
     """What could not be measured; "" when all was."""
 
@@ -50,17 +53,18 @@ def measure(name: str, args: Mapping[str, str]) -> Measured:
         task = load_task(name, args)
         with META:
             module = task.model()
-        found, rules = _counted(module, name), allowed(module, task.rules)
+        found, shown = _counted(module, name), missing_rules(task).rules
+        rules = allowed(module, joined(task.rules, shown))
         if task.describes is not None:
-            return Measured(task.describes, found.parameters, rules, "")
+            return Measured(task.describes, found.parameters, rules, shown, "")
         model, remark = _with_activations(found, task, module)
-        return Measured(model, found.parameters, rules, remark)
+        return Measured(model, found.parameters, rules, shown, remark)
     with META:
         module = make()
     if not isinstance(module, nn.Module):
         raise TaskNotFoundError(f"{name!r} made {type(module).__name__}, neither a Task nor a module")
     found, remark = _counted(module, name), f"{UNKNOWN}: a module alone does not say what a batch is, a task does"
-    return Measured(found, found.parameters, allowed(module, NO_RULES), remark)
+    return Measured(found, found.parameters, allowed(module, NO_RULES), NO_RULES, remark)
 
 
 def allowed(module: nn.Module, rules: ParallelRules) -> tuple[TaskRule, ...]:
@@ -147,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - whatever the code raises, its last line is what people are told
         sys.stderr.write(f"{traceback.format_exc()}{_in_a_line(error)}\n")
         return 1
-    sys.stdout.write(json.dumps({**found._asdict(), "model": found.model.wire()}) + "\n")
+    sys.stdout.write(json.dumps({**found._asdict(), "model": found.model.wire(), "found": found.found.wire()}) + "\n")
     return 0
 
 

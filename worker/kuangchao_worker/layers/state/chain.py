@@ -1,6 +1,6 @@
 """The modules of a model that follow one another, as its rules name them, and what a pipeline stage keeps of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import torch
@@ -10,50 +10,14 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
+from kuangchao_worker.parallel.naming import children, distinct, named
 
 FIELD = "task.rules.chain"
 
 
-def matching(module: nn.Module, pattern: str) -> Iterator[str]:
-    """Names of the modules that a pattern means, in the model's order; `*` stands for one part of a name.
-
-    One that a model holds under several names comes with its first.
-    """
-    return distinct(module, _named(module, pattern))
-
-
-def distinct(module: nn.Module, names: Iterable[str]) -> Iterator[str]:
-    """Of several names of one module the first."""
-    seen = set[int]()
-    for name in names:
-        part = id(module.get_submodule(name))
-        if part not in seen:
-            seen.add(part)
-            yield name
-
-
-def _named(module: nn.Module, pattern: str) -> Iterator[str]:
-    wanted = pattern.split(".")
-
-    def walk(below: nn.Module, depth: int, name: str) -> Iterator[str]:
-        if depth == len(wanted):
-            yield name
-            return
-        for part, child in _children(below):
-            if wanted[depth] in (part, "*"):
-                yield from walk(child, depth + 1, f"{name}.{part}" if name else part)
-
-    return walk(module, 0, "")
-
-
-def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """As `named_children`, which leaves out all places but one of a module that is called at several."""
-    return ((name, child) for name, child in module._modules.items() if child is not None)  # noqa: SLF001 - see above
-
-
 def repeated(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
     """Links that count as layers: those that one rule names together, or else all."""
-    layers = [name for pattern in rules.chain if "*" in pattern for name in _named(module, pattern)]
+    layers = [name for pattern in rules.chain if "*" in pattern for name in named(module, pattern)]
     return tuple(layers) or chain(module, rules)
 
 
@@ -64,10 +28,10 @@ def chain(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
     Raises InvalidInputError for a rule that means no module, and where parameters are in no link.
     """
     if not rules.chain:
-        return tuple(name for name, _ in _children(module)) if isinstance(module, nn.Sequential) else ()
+        return tuple(name for name, _ in children(module)) if isinstance(module, nn.Sequential) else ()
     names = []
     for pattern in rules.chain:
-        found = list(_named(module, pattern))
+        found = list(named(module, pattern))
         if not found:
             raise InvalidInputError(FIELD, pattern, "names no module of the model")
         names += found

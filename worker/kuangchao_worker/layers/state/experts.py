@@ -13,8 +13,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
-from kuangchao_worker.layers.state.chain import matching
 from kuangchao_worker.parallel.experts import Elsewhere, share_of
+from kuangchao_worker.parallel.naming import matching
 
 FIELD = "task.rules.experts"
 PARTS = "expert"

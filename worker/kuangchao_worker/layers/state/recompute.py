@@ -20,7 +20,8 @@ from torch.utils.checkpoint import (
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Recompute
 from kuangchao_contracts.rules import ParallelRules
-from kuangchao_worker.layers.state.chain import distinct, repeated
+from kuangchao_worker.layers.state.chain import repeated
+from kuangchao_worker.parallel.naming import distinct
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 _ATEN: Final = torch.ops.aten

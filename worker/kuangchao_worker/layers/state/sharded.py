@@ -25,7 +25,7 @@ from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
 from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.calling import Calling, Function
-from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, distinct, stages_on, units
+from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, stages_on, units
 from kuangchao_worker.layers.state.experts import (
     PARTS,
     WHOLE,
@@ -53,6 +53,7 @@ from kuangchao_worker.layers.state.split import (
 )
 from kuangchao_worker.layers.state.touched import Touched
 from kuangchao_worker.layers.state.update import UpdateRule
+from kuangchao_worker.parallel.naming import distinct
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler | None]

@@ -23,8 +23,8 @@ from torch.distributed.tensor.placement_types import Placement
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
-from kuangchao_worker.layers.state.chain import matching
 from kuangchao_worker.layers.state.experts import OwnTokens, inside, lists_of, mixtures_of
+from kuangchao_worker.parallel.naming import matching
 
 TOKENS = 1
 """Dimension of activations (batch, tokens, features) that sequence parallelism splits."""

@@ -1,0 +1,217 @@
+"""What is found of how a model may be split, and above all what is not: a wrong pair trains another model unnoticed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.rules import ParallelRules, TensorStyle
+from kuangchao_worker.rank.ruled import ruled
+from kuangchao_worker.tasks import Task, load_task
+from kuangchao_worker.tasks.found.axes import Axis, LostError, viewed
+from kuangchao_worker.tasks.found.find import Found, find_rules
+from tests.unit.worker.fakegate import make_plan
+
+WIDTH = 8
+PAIR = {"a": "columns", "b": "rows"}
+
+
+class Net(nn.Module):
+    """Two linear layers, and what is between them."""
+
+    def __init__(self, between: Callable[["Net", torch.Tensor], torch.Tensor], **parts: Any) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+        self._between = between
+        for name, part in parts.items():
+            setattr(self, name, part())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self._between(self, self.a(x)))
+
+
+def found(model: Callable[[], nn.Module], ranks: int = 0, data: torch.Tensor | None = None) -> Found:
+    samples = TensorDataset(torch.zeros(4, 3, WIDTH) if data is None else data)
+
+    def loss(module: nn.Module, batch: Any) -> torch.Tensor:
+        return module(batch[0]).float().square().mean()
+
+    task = Task(model=model, dataset=samples, loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    return find_rules(task, ranks=ranks)
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    """(batch, tokens, features) to (batch, heads, tokens, 4)."""
+    return x.unflatten(-1, (-1, 4)).transpose(1, 2)
+
+
+DIVIDED = {
+    "nothing": lambda _, x: x,
+    "an activation and dropout": lambda _, x: functional.dropout(functional.gelu(x * 2 + 1), 0.1),
+    "in place": lambda _, x: x.relu_().mul_(3),
+    "two of one": lambda _, x: x.sigmoid() * x,
+    "attention among heads": lambda _, x: (
+        functional.scaled_dot_product_attention(heads(x), heads(x), heads(x), is_causal=True).transpose(1, 2).flatten(2)
+    ),
+    "attention by hand": lambda _, x: (
+        ((heads(x) @ heads(x).transpose(-1, -2) / 2).softmax(-1) @ heads(x)).transpose(1, 2).reshape(2, 3, -1)
+    ),
+    "rotary halves of each head": lambda _, x: (
+        torch.cat([-heads(x)[..., 2:], heads(x)[..., :2]], -1).transpose(1, 2).flatten(2)
+    ),
+    "a norm of each head": lambda _, x: functional.rms_norm(heads(x), (4,)).transpose(1, 2).flatten(2),
+    "a mask of tokens": lambda _, x: x.masked_fill(torch.ones(3, 1, dtype=torch.bool), 0.0),
+    "a mean over tokens": lambda _, x: x.mean(1, keepdim=True),
+    "other dimensions gone and back": lambda _, x: x.unsqueeze(0).squeeze(0).flatten(0, 1).view(2, 3, -1),
+    "one token": lambda _, x: x[:, 0],
+}
+WHOLE = {
+    "a softmax of features": (lambda _, x: x.softmax(-1), "_softmax: it takes all of them together"),
+    "a norm of features": (lambda _, x: functional.rms_norm(x, (16,)), "mean: it takes all of them together"),
+    "a layer norm": (
+        lambda _, x: functional.layer_norm(x, (16,)),
+        "native_layer_norm does with them is not",
+    ),
+    "a trained norm of each head": (
+        lambda n, x: n.norm(heads(x)).transpose(1, 2).flatten(2),
+        "they meet what is trained",
+    ),
+    "halves that meet": (lambda _, x: torch.cat(x.chunk(2, -1), -1), "split: it takes all of them together"),
+    "heads last": (lambda _, x: x.unflatten(-1, (4, -1)).transpose(-1, -2).flatten(2), "takes them mixed with others"),
+    "some features": (lambda _, x: functional.pad(x[..., :8], (0, 8)), "slice: it takes all of them together"),
+    "a whole tensor": (lambda _, x: x + torch.ones(16), "they meet a tensor that every rank has whole"),
+    "a trained factor": (lambda n, x: x * n.factor, "they meet what is trained whole"),
+    "a factor from the shape": (lambda _, x: x / x.shape[-1], "div depends on how many features there are"),
+    "a shape that is written down": (lambda _, x: x.view(2, 3, 16), "on a part of its features: "),
+    "heads that are written down": (lambda _, x: x.view(2, 3, 4, 4).flatten(2), "on a part of its features: "),
+    "branches by the shape": (lambda _, x: x if x.shape[-1] == 16 else x * 2, "depends on how many features there are"),
+    "heads of any width": (lambda _, x: x.view(2, 3, 4, -1).softmax(-1).flatten(2), "_softmax depends on how many"),
+    "features with features": (lambda _, x: x @ (x.transpose(1, 2) @ x), "bmm: they meet in a product of matrices"),
+    "an order of features": (lambda _, x: x.flip(-1), "flip: it takes all of them together"),
+    "a sum of all": (lambda _, x: x * x.sum(), "sum: it takes all of them together"),
+    "a look at another place": (lambda _, x: x.roll(1, -1), "what roll does with them is not known"),
+}
+PARTS = {
+    "norm": lambda: nn.LayerNorm(4),
+    "factor": lambda: nn.Parameter(torch.ones(1)),
+}
+
+
+@pytest.mark.parametrize("between", DIVIDED.values(), ids=DIVIDED)
+def test_what_takes_features_one_by_one_is_divided(between: Any) -> None:
+    assert found(lambda: Net(between)).rules.tensor == PAIR
+
+
+@pytest.mark.parametrize(("between", "why"), WHOLE.values(), ids=WHOLE)
+def test_what_needs_them_together_is_left_whole(between: Any, why: str) -> None:
+    answer = found(lambda: Net(between, **PARTS))
+    assert answer.rules.tensor == {}
+    assert why in answer.remark
+
+
+def test_what_others_take_as_well_is_left_whole() -> None:
+    class Two(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner = self.a(x)
+            return self.b(inner).sum() + inner.sum()
+
+    assert found(lambda: Two(lambda _, x: x)).rules.tensor == {}
+
+
+def test_a_layer_that_is_called_twice_or_shares_its_weight_is_left_whole() -> None:
+    class Twice(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(self.b(self.a(x))))
+
+    def shared() -> nn.Module:
+        net = Net(lambda _, x: x, c=lambda: nn.Linear(WIDTH, 16))
+        net.c.weight = net.a.weight
+        return net
+
+    assert "is called more than once" in found(lambda: Twice(lambda _, x: x)).remark
+    assert found(shared).rules.tensor == {}
+
+
+def test_features_are_divided_only_among_ranks_that_divide_their_heads() -> None:
+    between = DIVIDED["attention among heads"]
+    assert found(lambda: Net(between), ranks=4).rules.tensor == PAIR
+    assert "4 parts cannot be divided among 8 ranks" in found(lambda: Net(between), ranks=8).remark
+    assert found(lambda: Net(DIVIDED["nothing"]), ranks=8).rules.tensor == PAIR
+    assert "parts cannot be divided among 3 ranks" in found(lambda: Net(DIVIDED["nothing"]), ranks=3).remark
+
+
+def test_layers_in_a_row_pair_two_by_two() -> None:
+    model = lambda: nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(5)))  # noqa: E731
+    answer = found(model)
+    assert answer.rules.tensor == {"0": "columns", "1": "rows", "2": "columns", "3": "rows", "4": "head"}
+    assert answer.rules.chain == (), "a Sequential has its own"
+
+
+def test_tables_are_divided_where_nothing_is_special_about_a_row() -> None:
+    class Tables(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.plain, self.padded = nn.Embedding(16, 4), nn.Embedding(16, 4, padding_idx=0)
+            self.few, self.tied = nn.Embedding(3, 4), nn.Embedding(16, 4)
+            self.head = nn.Linear(4, 16, bias=False)
+            self.head.weight = self.tied.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            known = self.plain(tokens) + self.padded(tokens) + self.few(tokens * 0) + self.tied(tokens)
+            return self.head(known)
+
+    assert found(Tables, data=torch.zeros(4, 3, dtype=torch.long)).rules.tensor == {"plain": TensorStyle.EMBEDDING}
+
+
+def test_the_reference_transformer_shows_what_its_rules_say() -> None:
+    task = load_task("kuangchao_worker.tasks.text:transformer", {"layers": "2", "windows": "8"})
+    shown = find_rules(task).rules
+    own = {name: style for name, style in task.rules.tensor.items() if style not in ("sequence", "whole")}
+    assert shown.tensor == own
+    assert shown.chain == task.rules.chain
+
+
+def test_a_model_that_needs_values_shows_nothing_and_says_so() -> None:
+    answer = found(lambda: Net(lambda _, x: x if x.sum() > 0 else -x))
+    assert answer.rules == ParallelRules()
+    assert answer.remark
+
+
+def test_what_a_task_says_itself_stands() -> None:
+    task = load_task("kuangchao_worker.tasks.text:transformer", {"layers": "2", "windows": "8"})
+    plan = make_plan(2, tensor=2)
+    assert ruled(task, plan, quiet=True) is task
+    bare = load_task("kuangchao_worker.tasks.mlp:mlp", {"samples": "8"})
+    assert ruled(bare, make_plan(2), quiet=True) is bare
+    assert ruled(bare, plan, quiet=True).rules.tensor
+
+
+def test_a_plan_that_no_model_can_follow_is_refused() -> None:
+    digits = load_task("kuangchao_worker.tasks.digits:digits", {})
+    with pytest.raises(InvalidInputError, match=r"plan\.tensor=3: the task has no .*, and its model shows none"):
+        ruled(digits, make_plan(3, tensor=3), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape", "into", "expected"),
+    [
+        (Axis(2, 1, 16), (2, 3, 16), (2, 3, 4, 4), Axis(2, 1, 4)),
+        (Axis(2, 1, 4), (2, 3, 4, 4), (2, 3, 16), Axis(2, 1, 4)),
+        (Axis(1, 1, 4), (2, 4, 3, 4), (8, 3, 4), Axis(0, 2, 4)),
+        (Axis(0, 2, 4), (8, 3, 4), (2, 4, 3, 4), Axis(1, 1, 4)),
+        (Axis(1, 1, 4), (2, 4), (2, 1, 4, 1), Axis(2, 1, 4)),
+        (Axis(1, 1, 2), (2, 2, 3, 5), (2, 6, 5), Axis(1, 1, 2)),
+    ],
+)
+def test_an_axis_under_another_shape(axis: Axis, shape: Any, into: Any, expected: Axis) -> None:
+    assert viewed(axis, shape, into) == expected
+
+
+def test_an_axis_that_a_shape_tears_apart_is_lost() -> None:
+    with pytest.raises(LostError):
+        viewed(Axis(1, 1, 6), (2, 6), (3, 4))

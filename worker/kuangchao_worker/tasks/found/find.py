@@ -1,0 +1,216 @@
+"""The rules of a task that brings none: for tensor parallelism linear layers in pairs, attention, embeddings and a head
+of a vocabulary; for pipelines the modules that follow one another.
+
+What is found is what the model does in one forward pass on torch's meta device. A second pass, in which the layers that
+were found give and take a part of their features, must do the same: code that counts on all of them is left whole.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+
+from kuangchao_contracts.rules import ParallelRules, TensorStyle
+from kuangchao_worker.parallel.naming import gathered, named
+from kuangchao_worker.parallel.nested import mapped
+from kuangchao_worker.tasks import Task
+from kuangchao_worker.tasks.found.traces import Calls
+from kuangchao_worker.tasks.found.watch import Region, Watch
+
+META: Final = torch.device("meta")
+SAMPLES: Final = 2
+"""In a batch: with one, a dimension of samples could be taken for one that torch repeats."""
+
+Styles = dict[str, TensorStyle]
+
+
+class Found(NamedTuple):
+    """What was found, and why not more."""
+
+    rules: ParallelRules
+    remark: str = ""
+
+
+def missing_rules(task: Task, *, ranks: int = 0) -> Found:
+    """Of the rules for tensor ranks and for pipelines those that a task leaves empty, and its model shows.
+
+    Tensor rules are such as `ranks` can divide evenly; 0: some number of ranks.
+    """
+    own = task.rules
+    if own.tensor and own.chain:
+        return Found(ParallelRules())
+    rules, remark = find_rules(task, ranks=ranks)
+    tensor, chain = {} if own.tensor else rules.tensor, () if own.chain else rules.chain
+    return Found(ParallelRules(tensor=tensor, chain=chain), remark)
+
+
+def joined(own: ParallelRules, shown: ParallelRules) -> ParallelRules:
+    """A task's own rules, and for what they leave empty those that its model shows."""
+    return own.replace(tensor=own.tensor or shown.tensor, chain=own.chain or shown.chain)
+
+
+def find_rules(task: Task, *, ranks: int = 0) -> Found:
+    """Rules for a task that has none, tensor rules such as `ranks` of a tensor group divide evenly; 0: any number."""
+    try:
+        with META:
+            module = task.model()
+        linears = _linears(module)
+        watch = Watch(module, linears)
+        watch.hook()
+        with Calls(module) as calls, watch:
+            _forward(task, module)
+        kept, remarks = _kept(task, watch, ranks)
+        # of a model that is called more than once, or not whole, nobody knows the end
+        ends = _ends(module, calls.last(), linears, kept, ranks) if calls.model() else {}
+    except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
+        return Found(ParallelRules(), f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    remark = "" if kept else "; ".join(dict.fromkeys(remarks)) or "it has no linear layers"
+    return Found(ParallelRules(chain=_chain(module, calls), tensor=gathered(module, kept | ends)), remark)
+
+
+def _chain(module: nn.Module, calls: Calls) -> tuple[str, ...]:
+    """The chain by patterns; an `nn.Sequential` has its own."""
+    if isinstance(module, nn.Sequential):
+        return ()
+    names = calls.chain()
+    patterns = tuple(gathered(module, dict.fromkeys(names, True)))
+    meant = [name for pattern in patterns for name in named(module, pattern)]
+    return patterns if meant == names else tuple(names)
+
+
+def _forward(task: Task, module: nn.Module) -> None:
+    batch = task.collate([task.dataset[n % len(task.dataset)] for n in range(SAMPLES)])  # type: ignore[arg-type]
+    with META:
+        task.loss(module, mapped(batch, lambda tensor: tensor.to(META)))
+
+
+def _kept(task: Task, watch: Watch, ranks: int) -> tuple[Styles, list[str]]:
+    """Pairs that work on a part of their features, tried kind by kind: a kind is what the same patterns name."""
+    chosen, remarks = _chosen(watch.regions(), ranks)
+    kinds: dict[tuple[str, ...], list[Region]] = {}
+    for region in chosen:
+        # numbers apart, the layers of each block have the same names
+        names = (".".join("*" if part.isdigit() else part for part in name.split(".")) for name in _styles([region]))
+        kinds.setdefault(tuple(names), []).append(region)
+    kept: Styles = {}
+    for regions in kinds.values():
+        styles = _styles(regions)
+        why = _differs(task, styles, watch, ranks or _least(regions))
+        if why:
+            remarks.append(f"{regions[0].columns[0]}: {why}")
+        else:
+            kept |= styles
+    return kept, remarks
+
+
+def _chosen(regions: Iterable[Region], ranks: int) -> tuple[list[Region], list[str]]:
+    """Regions that can be divided, first come first served, and why others cannot."""
+    chosen: list[Region] = []
+    remarks, taken = [], set[str]()
+    for region in regions:
+        why = region.lost or _unfit(region, taken, ranks)
+        if why:
+            remarks.append(f"{region.columns[0]}: {why}")
+        else:
+            chosen.append(region)
+            taken |= {*region.columns, *region.rows}
+    return chosen, remarks
+
+
+def _unfit(region: Region, taken: set[str], ranks: int) -> str:
+    if not region.rows:
+        return "no linear layer takes what it gives"
+    if not taken.isdisjoint((*region.columns, *region.rows)) or not {*region.columns}.isdisjoint(region.rows):
+        return "a linear layer takes what it gives, and is taken already"
+    parts = math.gcd(*region.parts)
+    if parts == 1 or (ranks and parts % ranks):
+        return f"{parts} parts cannot be divided among {ranks or 'several'} ranks"
+    return ""
+
+
+def _styles(regions: Iterable[Region]) -> Styles:
+    found: Styles = {}
+    for region in regions:
+        found |= dict.fromkeys(region.columns, TensorStyle.COLUMNS) | dict.fromkeys(region.rows, TensorStyle.ROWS)
+    return found
+
+
+def _least(regions: Iterable[Region]) -> int:
+    parts = math.gcd(*(parts for region in regions for parts in region.parts))
+    return next((n for n in range(2, parts + 1) if parts % n == 0), 1)
+
+
+def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
+    """Why the model does something else where these layers give and take a part of their features; "" if it does not.
+
+    Shapes written into a model fail here, and so do factors that are taken from the shapes at hand.
+    """
+    with META:
+        module = task.model()
+    again = Watch(module, _linears(module))
+    columns, rows = (
+        [module.get_submodule(name) for name, own in styles.items() if own is style]
+        for style in (TensorStyle.COLUMNS, TensorStyle.ROWS)
+    )
+    # what these do to the tensors is done inside of the layers, as `again` sees it
+    for layer in columns:
+        layer.register_forward_hook(lambda _, __, output: output.narrow(-1, 0, output.shape[-1] // ranks))
+    again.hook()
+    for layer in rows:
+        layer.register_forward_pre_hook(_filled)
+    try:
+        with again:
+            _forward(task, module)
+    except Exception as error:  # noqa: BLE001 - whatever the model makes of smaller tensors
+        return f"on a part of its features: {str(error).partition(chr(10))[0]}"
+    divided = frozenset(name for name, style in styles.items() if style is TensorStyle.COLUMNS)
+    expected, found = watch.steps(divided, ranks), again.steps()
+    other = next((one.operator for one, two in zip(expected, found, strict=False) if one != two), "")
+    return f"{other} depends on how many features there are" if expected != found else ""
+
+
+def _filled(layer: nn.Linear, given: tuple[Any, ...]) -> torch.Tensor:
+    """What such a layer would take from all ranks."""
+    (part,) = given
+    whole: torch.Tensor = part.new_empty((*part.shape[:-1], layer.in_features))
+    return whole
+
+
+def _linears(module: nn.Module) -> list[str]:
+    """Plain linear layers whose weights are theirs alone."""
+    shared = _shared(module)
+    return [
+        name
+        for name, part in module.named_modules()
+        if name and type(part) is nn.Linear and id(part.weight) not in shared
+    ]
+
+
+def _shared(module: nn.Module) -> set[int]:
+    """Parameters that several modules have."""
+    seen, shared = set[int](), set[int]()
+    for part in module.modules():
+        for parameter in part.parameters(recurse=False):
+            (shared if id(parameter) in seen else seen).add(id(parameter))
+    return shared
+
+
+def _ends(module: nn.Module, last: str, linears: list[str], kept: Mapping[str, Any], ranks: int) -> Styles:
+    """Where a vocabulary begins and ends: tables and a last layer with no fewer rows than columns."""
+    found: Styles = {}
+    shared = _shared(module)
+    for name, part in module.named_modules():
+        plain = type(part) is nn.Embedding and part.padding_idx is None and part.max_norm is None and not part.sparse
+        if plain and id(part.weight) not in shared and _wide(part.weight, ranks):
+            found[name] = TensorStyle.EMBEDDING
+    head = module.get_submodule(last)
+    if last in linears and last not in kept and isinstance(head, nn.Linear) and _wide(head.weight, ranks):
+        found[last] = TensorStyle.HEAD
+    return found
+
+
+def _wide(weight: torch.Tensor, ranks: int) -> bool:
+    rows, columns = weight.shape
+    return rows >= columns and not (ranks and rows % ranks)
