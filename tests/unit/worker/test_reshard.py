@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import StepLR
 
 from kuangchao_contracts.checkpoint import CheckpointRef
-from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_contracts.errors import CheckpointCorruptError, InvalidInputError
 from kuangchao_worker.layers.state.entries import Entries, Holders, collect, install
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.reshard import fill, fill_from_whole, payloads
@@ -92,9 +92,7 @@ def test_what_data_parallel_ranks_saved_goes_on_bit_for_bit() -> None:
     assert other.train(3) == expected
 
 
-@pytest.mark.parametrize(
-    "what", ["module.2.bias", "optimizer.state.2.bias.exp_avg", "optimizer.param_groups.2.bias.lr"]
-)
+@pytest.mark.parametrize("what", ["optimizer.state.2.bias.exp_avg", "optimizer.param_groups.2.bias.lr"])
 def test_an_entry_that_is_missing_is_named(what: str) -> None:
     files = payloads(Trainee(0, 2).entries(), Holders(None), 0, 2)
     files["layout-0.pt"]["entries"].pop(what, None)
@@ -137,8 +135,33 @@ def test_a_piece_that_is_too_small_or_of_another_model_is_refused() -> None:
     with pytest.raises(CheckpointCorruptError, match=r"does not hold all of module\.0\.0\.weight"):
         fill(Trainee(9, 0).entries(), Files(files))
     declared["shape"] = (1, 1)
-    with pytest.raises(ValueError, match=r"module\.0\.0\.weight is of shape \(1, 1\)"):
+    with pytest.raises(InvalidInputError, match=r"task\.model='0\.0\.weight': is of shape .*, and in p of \(1, 1\);"):
         fill(Trainee(9, 0).entries(), Files(files))
+    del files["layout-0.pt"]["entries"]["module.0.0.weight"]
+    with pytest.raises(InvalidInputError, match=r"task\.model='0\.0\.weight': is not in p;"):
+        fill(Trainee(9, 0).entries(), Files(files))
+
+
+def test_a_whole_checkpoint_of_another_model_or_optimizer_is_refused_by_name() -> None:
+    one = Trainee(0, 2)
+    store = ParameterStore(one.module, one.optimizer, one.scheduler)
+
+    def refused(error: type[Exception], match: str, content: dict[str, Any]) -> None:
+        with pytest.raises(error, match=match):
+            fill_from_whole(Trainee(9, 0).entries(), Files({"shared.pt": content}), ORDER)
+
+    content = store.payloads(0, 2)["shared.pt"]
+    content["module"]["2.bias"] = torch.zeros(5)
+    refused(InvalidInputError, r"task\.model='2\.bias': is of shape .*, and in p of \(5,\); .* value: \(5,\)", content)
+    del content["module"]["2.bias"]
+    refused(InvalidInputError, r"task\.model='2\.bias': is not in p", content)
+    content = store.payloads(0, 2)["shared.pt"]
+    content["optimizer"]["param_groups"][0]["params"].append(6)
+    refused(InvalidInputError, r"task\.optimizer=\[6\]: .* and \[7\] in p", content)
+    content = store.payloads(0, 2)["shared.pt"]
+    for state in content["optimizer"]["state"].values():
+        del state["exp_avg"]
+    refused(CheckpointCorruptError, r"p does not hold all of optimizer\.state\.0\.0\.weight\.exp_avg", content)
 
 
 def test_a_copy_does_not_change_with_later_steps() -> None:

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from kuangchao_worker.layers.state import fit
 from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.files import in_memory
@@ -76,10 +77,10 @@ class ParameterStore:
         return {name: in_memory(part) for name, part in parts.items()}
 
     def restore(self, source: Source) -> None:
-        """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
+        """Replace everything by a saved state. Raises InvalidInputError for that of another model or optimizer."""
         shared = source.read(SHARED_FILE)
         if shared is not None:
-            self.load(shared)
+            self.load(shared, source.checkpoint.path)
             return
         # most of a second of imports, for those only who come from a plan that splits the model
         from kuangchao_worker.layers.state import entries, reshard
@@ -88,10 +89,20 @@ class ParameterStore:
         bare = reshard.fill(found, source)
         entries.install(found, self.module, self._optimizer, self._scheduler, bare)
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
-        self.module.load_state_dict(state["module"])
-        self._optimizer.load_state_dict(state["optimizer"])
+    def load(self, state: dict[str, Any], path: str) -> None:
+        """Replace everything by a saved state, of the checkpoint `path`. Raises as `restore`."""
+        # compared only then: a module may have its own way to take what it saved under other names
+        try:
+            self.module.load_state_dict(state["module"])
+        except RuntimeError:
+            fit.same_model(path, fit.shapes(state["module"]), fit.shapes(self.module.state_dict()), whole=True)
+            raise
+        try:
+            self._optimizer.load_state_dict(state["optimizer"])
+        except ValueError:
+            groups = fit.group_sizes(state["optimizer"]["param_groups"]), fit.group_sizes(self._optimizer.param_groups)
+            fit.same_optimizer(path, *groups)
+            raise
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["scheduler"])
 

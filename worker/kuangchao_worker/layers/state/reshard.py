@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_worker.layers.state import fit
 from kuangchao_worker.layers.state.entries import (
     GROUPS,
     MODULE,
@@ -49,10 +50,12 @@ def _declared(tensor: torch.Tensor) -> dict[str, Any]:
 def fill(entries: Entries, source: Source) -> frozenset[str]:
     """Copy into the entries what a checkpoint holds of them; the parameters of which its optimizer has no state.
 
-    Raises CheckpointCorruptError for an entry of which it lacks some, ValueError for one of another shape.
+    Raises CheckpointCorruptError for an entry of which it lacks some, InvalidInputError for that of another model.
     """
     missing = {name: piece_of(tensor).elements for name, tensor in entries.tensors.items()}
     values, layouts = dict[str, Any](), source.layouts()
+    declared = {name: tuple(entry["shape"]) for layout in layouts.values() for name, entry in layout.items()}
+    fit.same_model(source.checkpoint.path, _of_module(declared), _of_module(fit.shapes(entries.tensors)))
     for rank, wanted in _wanted(entries, layouts).items():
         content = source.read(shard_file(rank))
         if content is None:
@@ -83,6 +86,11 @@ def _wanted(entries: Entries, layouts: Mapping[int, Mapping[str, Any]]) -> Wante
     return wanted
 
 
+def _of_module(shapes: fit.Shapes) -> fit.Shapes:
+    """Those of the module, by the names that it gives them."""
+    return {name.removeprefix(MODULE): shape for name, shape in shapes.items() if name.startswith(MODULE)}
+
+
 def _copy(target: torch.Tensor, piece: torch.Tensor, written: Piece, part: Piece) -> None:
     with torch.no_grad():
         local(target)[within(piece_of(target), part)].copy_(piece[within(written, part)])
@@ -91,15 +99,20 @@ def _copy(target: torch.Tensor, piece: torch.Tensor, written: Piece, part: Piece
 def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> frozenset[str]:
     """As `fill`, from the one file that data-parallel ranks write. `order` names the optimizer's parameters.
 
-    Raises CheckpointCorruptError when there is no such file, KeyError for an entry that it lacks, ValueError for one of
-    another shape.
+    Raises CheckpointCorruptError when there is no such file or it lacks an entry, InvalidInputError for that of another
+    model or optimizer.
     """
-    content = source.read(SHARED_FILE)
+    content, path = source.read(SHARED_FILE), source.checkpoint.path
     if content is None:
-        raise CheckpointCorruptError(f"{source.checkpoint.path}: holds no weights")
+        raise CheckpointCorruptError(f"{path}: holds no weights")
+    fit.same_model(path, fit.shapes(content["module"]), _of_module(fit.shapes(entries.tensors)))
+    fit.same_optimizer(path, [sum(fit.group_sizes(content["optimizer"]["param_groups"]))], [len(order)])
     found = by_name(content, order)
     bare = stateless(entries, found)
     asked = without(entries, bare)
+    for name in (*asked.tensors, *asked.values):
+        if name not in found:
+            raise CheckpointCorruptError(f"{path} does not hold all of {name}")
     for name, tensor in asked.tensors.items():
         given = found[name]
         if tuple(given.shape) != tuple(tensor.shape):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import NonFiniteGradientsError, StepOrderError, StorageError
@@ -141,8 +142,10 @@ class StateService(StateRank):
             with self._write("restore", request.checkpoint.step):
                 self._store.restore(source)
                 self._snapshots.forget()
+        except (torch.OutOfMemoryError, dist.DistError):
+            raise  # which is no fault of the checkpoint's
         except (RuntimeError, ValueError, KeyError) as error:
-            raise StorageError(f"{request.checkpoint.path} is from another model: {str(error)[:400]}") from None
+            raise StorageError(f"{request.checkpoint.path} cannot be restored: {str(error)[:400]}") from None
         self._step, self._view = request.checkpoint.step, None
         self._restore_scale(source)
         own = source.read(rank_file(self._stream))
