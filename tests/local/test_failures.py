@@ -44,10 +44,17 @@ def test_an_exception_of_the_task_fails_the_job_with_its_message(start) -> None:
 
 
 UNRULED = """
+from dataclasses import replace
+
+from torch import nn
+
 from kuangchao_worker.tasks.mlp import mlp
 
+def network():
+    return nn.Sequential(nn.Linear(16, 8), nn.Softmax(-1), nn.Linear(8, 1))
+
 def unruled(args):
-    return mlp(args)
+    return replace(mlp(args), model=network)
 """
 
 
@@ -60,7 +67,8 @@ def test_rules_that_the_task_does_not_have_end_the_job_at_once_and_are_named(sta
     assert run.end() == 3, run.explain()
     result = run.result()
     assert (result["phase"], result["reason"], result["attempts"]) == ("Failed", "InvalidSpec", 1)
-    assert "plan.tensor=2: the task has no rules.tensor" in result["failure"]["message"]
+    assert "plan.tensor=2: the task has no rules.tensor, and its model shows none" in result["failure"]["message"]
+    assert "0: _softmax: it takes all of them together" in result["failure"]["message"]
     run.assert_nothing_left()
 
 
