@@ -92,6 +92,7 @@ WHOLE = {
     "branches by the shape": (lambda _, x: x if x.shape[-1] == 16 else x * 2, "depends on how many features there are"),
     "heads of any width": (lambda _, x: x.view(2, 3, 4, -1).softmax(-1).flatten(2), "_softmax depends on how many"),
     "features with features": (lambda _, x: x @ (x.transpose(1, 2) @ x), "bmm: they meet in a product of matrices"),
+    "features that are counted": (lambda _, x: x * torch.full((1,), x.shape[-1]), "full depends on how many"),
     "an order of features": (lambda _, x: x.flip(-1), "flip: it takes all of them together"),
     "a sum of all": (lambda _, x: x * x.sum(), "sum: it takes all of them together"),
     "a look at another place": (lambda _, x: x.roll(1, -1), "what roll does with them is not known"),
@@ -137,6 +138,23 @@ def test_a_layer_that_is_called_twice_or_shares_its_weight_is_left_whole() -> No
     assert found(shared).rules.tensor == {}
 
 
+def test_a_layer_whose_weights_something_else_takes_is_left_whole() -> None:
+    class Penalty(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)) + self.a.weight.norm()
+
+    assert "something else takes the weights of a" in found(lambda: Penalty(DIVIDED["nothing"])).remark
+
+
+def test_a_layer_that_a_hook_changes_is_left_whole() -> None:
+    def hooked() -> nn.Module:
+        net = Net(DIVIDED["nothing"])
+        net.a.register_forward_hook(lambda _, __, output: output.softmax(-1))
+        return net
+
+    assert found(hooked).rules.tensor == {}
+
+
 def test_features_are_divided_only_among_ranks_that_divide_their_heads() -> None:
     between = DIVIDED["attention among heads"]
     assert found(lambda: Net(between), ranks=4).rules.tensor == PAIR
@@ -157,13 +175,13 @@ def test_tables_are_divided_where_nothing_is_special_about_a_row() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.plain, self.padded = nn.Embedding(16, 4), nn.Embedding(16, 4, padding_idx=0)
-            self.few, self.tied = nn.Embedding(3, 4), nn.Embedding(16, 4)
+            self.few, self.tied, self.taken = nn.Embedding(3, 4), nn.Embedding(16, 4), nn.Embedding(16, 4)
             self.head = nn.Linear(4, 16, bias=False)
             self.head.weight = self.tied.weight
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             known = self.plain(tokens) + self.padded(tokens) + self.few(tokens * 0) + self.tied(tokens)
-            return self.head(known)
+            return functional.linear(self.head(known)[..., :4], self.taken.weight) + self.taken(tokens).sum()
 
     assert found(Tables, data=torch.zeros(4, 3, dtype=torch.long)).rules.tensor == {"plain": TensorStyle.EMBEDDING}
 

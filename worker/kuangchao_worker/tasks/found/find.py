@@ -6,7 +6,7 @@ were found give and take a part of their features, must do the same: code that c
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ def find_rules(task: Task, *, ranks: int = 0) -> Found:
             _forward(task, module)
         kept, remarks = _kept(task, watch, ranks)
         # of a model that is called more than once, or not whole, nobody knows the end
-        ends = _ends(module, calls.last(), linears, kept, ranks) if calls.model() else {}
+        ends = _ends(module, calls.last(), linears, {*kept, *watch.used}, ranks) if calls.model() else {}
     except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
         return Found(ParallelRules(), f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     remark = "" if kept else "; ".join(dict.fromkeys(remarks)) or "it has no linear layers"
@@ -179,13 +179,17 @@ def _filled(layer: nn.Linear, given: tuple[Any, ...]) -> torch.Tensor:
 
 
 def _linears(module: nn.Module) -> list[str]:
-    """Plain linear layers whose weights are theirs alone."""
+    """Plain linear layers, without hooks that change what they take or give, whose weights are theirs alone."""
     shared = _shared(module)
     return [
         name
         for name, part in module.named_modules()
-        if name and type(part) is nn.Linear and id(part.weight) not in shared
+        if name and type(part) is nn.Linear and id(part.weight) not in shared and not _hooked(part)
     ]
+
+
+def _hooked(part: nn.Module) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks)  # noqa: SLF001 - nothing else says so
 
 
 def _shared(module: nn.Module) -> set[int]:
@@ -197,16 +201,16 @@ def _shared(module: nn.Module) -> set[int]:
     return shared
 
 
-def _ends(module: nn.Module, last: str, linears: list[str], kept: Mapping[str, Any], ranks: int) -> Styles:
+def _ends(module: nn.Module, last: str, linears: list[str], taken: set[str], ranks: int) -> Styles:
     """Where a vocabulary begins and ends: tables and a last layer with no fewer rows than columns."""
     found: Styles = {}
     shared = _shared(module)
     for name, part in module.named_modules():
         plain = type(part) is nn.Embedding and part.padding_idx is None and part.max_norm is None and not part.sparse
-        if plain and id(part.weight) not in shared and _wide(part.weight, ranks):
+        if plain and name not in taken and id(part.weight) not in shared and _wide(part.weight, ranks):
             found[name] = TensorStyle.EMBEDDING
     head = module.get_submodule(last)
-    if last in linears and last not in kept and isinstance(head, nn.Linear) and _wide(head.weight, ranks):
+    if last in linears and last not in taken and isinstance(head, nn.Linear) and _wide(head.weight, ranks):
         found[last] = TensorStyle.HEAD
     return found
 

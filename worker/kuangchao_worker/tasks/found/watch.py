@@ -63,6 +63,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         """Whatever bears a mark, so that no other tensor gets its identity."""
         self._inside = 0
         self._called: set[str] = set()
+        self._owners = {
+            id(parameter): name
+            for name, part in module.named_modules()
+            if name in linears or isinstance(part, nn.Embedding)
+            for parameter in part.parameters(recurse=False)
+        }
+        self.used: set[str] = set()
+        """Layers and tables whose weights something else takes as well."""
 
     def hook(self) -> None:
         """Look at each call of the linear layers."""
@@ -73,7 +81,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def regions(self) -> list[Region]:
         """All regions in the order of their first calls."""
-        return [region for number, region in enumerate(self._regions) if self._root[number] == number]
+        found = [region for number, region in enumerate(self._regions) if self._root[number] == number]
+        for region in found:
+            used = self.used.intersection((*region.columns, *region.rows))
+            region.lost = region.lost or (f"something else takes the weights of {min(used)}" if used else "")
+        return found
 
     def steps(self, divided: frozenset[str] = frozenset(), ranks: int = 1) -> list[Step]:
         """What was computed, or would be where the features of these layers are divided among ranks."""
@@ -120,6 +132,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         marks = [self._mark(tensor) for tensor in tensors]
         name = func.overloadpacket.__name__
+        if name != "embedding":
+            self.used.update(self._owners[id(tensor)] for tensor in tensors if id(tensor) in self._owners)
         found = self._taken_over(func, args, tensors, marks, result)
         if found is not None:
             for tensor in _tensors(result):
