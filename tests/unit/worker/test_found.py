@@ -1,5 +1,6 @@
 """What is found of how a model may be split, and above all what is not: a wrong pair trains another model unnoticed."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from kuangchao_contracts.errors import InvalidInputError
@@ -48,6 +50,11 @@ def found(model: Callable[[], nn.Module], ranks: int = 0, data: torch.Tensor | N
 def heads(x: torch.Tensor) -> torch.Tensor:
     """(batch, tokens, features) to (batch, heads, tokens, 4)."""
     return x.unflatten(-1, (-1, 4)).transpose(1, 2)
+
+
+def changed(x: torch.Tensor) -> torch.Tensor:
+    x.register_hook(lambda gradient: gradient / gradient.norm())
+    return x
 
 
 DIVIDED = {
@@ -95,6 +102,13 @@ WHOLE = {
     "features that are counted": (lambda _, x: x * torch.full((1,), x.shape[-1]), "full depends on how many"),
     "an order of features": (lambda _, x: x.flip(-1), "flip: it takes all of them together"),
     "a sum of all": (lambda _, x: x * x.sum(), "sum: it takes all of them together"),
+    "a number made a tensor": (lambda _, x: x / torch.tensor(float(x.shape[-1])), "tensor depends on how many"),
+    "a number of the processor": (lambda _, x: x * torch.Tensor([x.shape[-1]]).to(x), "lift_fresh depends on how"),
+    "an order by the shape": (
+        lambda _, x: x if x.shape[-1] == 16 else x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2),
+        "on a part of its features: b takes them mixed with others",
+    ),
+    "gradients that are changed": (lambda _, x: changed(x), "a hook changes their gradients"),
     "a look at another place": (lambda _, x: x.roll(1, -1), "what roll does with them is not known"),
 }
 PARTS = {
@@ -143,16 +157,96 @@ def test_a_layer_whose_weights_something_else_takes_is_left_whole() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.b(self.a(x)) + self.a.weight.norm()
 
-    assert "something else takes the weights of a" in found(lambda: Penalty(DIVIDED["nothing"])).remark
+    class Tables(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)) + functional.embedding(torch.zeros(3, dtype=torch.long), self.a.weight)
+
+    for net in (Penalty, Tables):
+        assert "something else takes the weights of a" in found(lambda net=net: net(DIVIDED["nothing"])).remark
 
 
-def test_a_layer_that_a_hook_changes_is_left_whole() -> None:
+HOOKS = {
+    "of its output": lambda a: a.register_forward_hook(lambda _, __, output: output.softmax(-1)),
+    "of its gradients": lambda a: a.register_full_backward_hook(lambda _, given, __: (given[0] * 0,)),
+    "of its weight's gradients": lambda a: a.weight.register_hook(lambda gradient: gradient / gradient.norm()),
+    "in place of its class": lambda a: setattr(a, "forward", lambda x: x.repeat(1, 1, 2).softmax(-1)),
+    "of a bias that is another's": lambda a: a.register_module("inner", held(a.bias)),
+}
+
+
+def held(parameter: nn.Parameter) -> nn.Module:
+    return nn.ParameterList([parameter])
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_a_layer_that_a_hook_changes_is_left_whole(hook: Any) -> None:
     def hooked() -> nn.Module:
         net = Net(DIVIDED["nothing"])
-        net.a.register_forward_hook(lambda _, __, output: output.softmax(-1))
+        hook(net.a)
         return net
 
     assert found(hooked).rules.tensor == {}
+
+
+def test_a_layer_after_whose_error_the_model_goes_on_is_left_whole() -> None:
+    def tried(net: Any, x: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(RuntimeError):
+            net.a(x)
+        return x / x.norm()
+
+    assert "a layer ended in an error" in found(lambda: Net(tried)).remark
+
+
+def test_two_pairs_that_code_looks_at_together_are_not_both_divided() -> None:
+    class Both(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first = self.a(x)
+            second = self.c(self.b(first)).tanh()
+            return self.d(second) * max(first.shape[-1], second.shape[-1])
+
+    parts = {"c": lambda: nn.Linear(WIDTH, 16), "d": lambda: nn.Linear(16, WIDTH)}
+    assert found(lambda: Both(DIVIDED["nothing"], **parts), ranks=2).rules.tensor == PAIR
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return -gradients[0]
+
+
+def without(net: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return net.c(x)
+
+
+CHAINS = {
+    "a view": (lambda n, x: n.c(x.view(x.shape)), True),
+    "a checkpoint": (lambda n, x: checkpoint(n.c, x, use_reentrant=True), True),
+    "a detached tensor": (lambda n, x: n.c(x.detach()), False),
+    "no gradients": (without, False),
+    "gradients turned around": (lambda n, x: n.c(Reversed.apply(x)), False),
+    "a hook of gradients": (lambda n, x: n.c(changed(x)), False),
+}
+
+
+@pytest.mark.parametrize(("between", "follows"), CHAINS.values(), ids=CHAINS)
+def test_modules_follow_one_another_where_gradients_do(between: Any, *, follows: bool) -> None:
+    answer = found(lambda: Net(between, c=lambda: nn.Linear(16, 16)))
+    assert answer.rules.chain == (("a", "c", "b") if follows else ())
+
+
+def test_what_a_hook_of_the_model_does_is_not_left_out_of_a_chain() -> None:
+    def hooked() -> nn.Module:
+        net = Net(DIVIDED["nothing"])
+        net.register_forward_pre_hook(lambda _, given: (given[0] * 2,))
+        return net
+
+    assert found(lambda: Net(DIVIDED["nothing"])).rules.chain == ("a", "b")
+    assert found(hooked).rules.chain == ()
 
 
 def test_features_are_divided_only_among_ranks_that_divide_their_heads() -> None:

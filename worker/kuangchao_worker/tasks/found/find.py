@@ -16,7 +16,7 @@ from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.parallel.naming import gathered, named
 from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.tasks import Task
-from kuangchao_worker.tasks.found.traces import Calls
+from kuangchao_worker.tasks.found.traces import Calls, hooked, storage
 from kuangchao_worker.tasks.found.watch import Region, Watch
 
 META: Final = torch.device("meta")
@@ -56,14 +56,14 @@ def find_rules(task: Task, *, ranks: int = 0) -> Found:
     try:
         with META:
             module = task.model()
-        linears = _linears(module)
+        linears, tables = _linears(module), _tables(module)
         watch = Watch(module, linears)
         watch.hook()
         with Calls(module) as calls, watch:
             _forward(task, module)
         kept, remarks = _kept(task, watch, ranks)
         # of a model that is called more than once, or not whole, nobody knows the end
-        ends = _ends(module, calls.last(), linears, {*kept, *watch.used}, ranks) if calls.model() else {}
+        ends = _ends(module, calls.last(), [*tables, *linears], {*kept, *watch.used}, ranks) if calls.model() else {}
     except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
         return Found(ParallelRules(), f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     remark = "" if kept else "; ".join(dict.fromkeys(remarks)) or "it has no linear layers"
@@ -94,15 +94,17 @@ def _kept(task: Task, watch: Watch, ranks: int) -> tuple[Styles, list[str]]:
         # numbers apart, the layers of each block have the same names
         names = (".".join("*" if part.isdigit() else part for part in name.split(".")) for name in _styles([region]))
         kinds.setdefault(tuple(names), []).append(region)
-    kept: Styles = {}
+    kept: list[Region] = []
     for regions in kinds.values():
-        styles = _styles(regions)
-        why = _differs(task, styles, watch, ranks or _least(regions))
+        # with those before it, as code may look at two of them at once; some number of ranks may divide no two
+        number = ranks or _least([*kept, *regions])
+        tried = [*kept, *regions] if number > 1 else regions
+        why = _differs(task, _styles(tried), watch, number if number > 1 else _least(regions))
         if why:
             remarks.append(f"{regions[0].columns[0]}: {why}")
         else:
-            kept |= styles
-    return kept, remarks
+            kept += regions
+    return _styles(kept), remarks
 
 
 def _chosen(regions: Iterable[Region], ranks: int) -> tuple[list[Region], list[str]]:
@@ -167,6 +169,14 @@ def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
         return f"on a part of its features: {str(error).partition(chr(10))[0]}"
     divided = frozenset(name for name, style in styles.items() if style is TensorStyle.COLUMNS)
     expected, found = watch.steps(divided, ranks), again.steps()
+    first, second = (
+        [region for region in one.regions() if not divided.isdisjoint(region.columns)] for one in (watch, again)
+    )
+    # a single part cannot be told from a dimension that is there for its place alone
+    if all(math.gcd(*region.parts) > ranks for region in first):
+        lost = next((region.lost for region in second if region.lost), "")
+        if lost or [(one.columns, one.rows) for one in first] != [(one.columns, one.rows) for one in second]:
+            return f"on a part of its features: {lost or 'other layers take them'}"
     other = next((one.operator for one, two in zip(expected, found, strict=False) if one != two), "")
     return f"{other} depends on how many features there are" if expected != found else ""
 
@@ -184,34 +194,39 @@ def _linears(module: nn.Module) -> list[str]:
     return [
         name
         for name, part in module.named_modules()
-        if name and type(part) is nn.Linear and id(part.weight) not in shared and not _hooked(part)
+        if name and type(part) is nn.Linear and name not in shared and not hooked(part)
     ]
 
 
-def _hooked(part: nn.Module) -> bool:
-    return bool(part._forward_hooks or part._forward_pre_hooks)  # noqa: SLF001 - nothing else says so
+def _tables(module: nn.Module) -> list[str]:
+    """As `_linears`, of embeddings: those where nothing is special about a row."""
+    shared = _shared(module)
+    return [
+        name
+        for name, part in module.named_modules()
+        if type(part) is nn.Embedding and name and name not in shared and not hooked(part)
+        if part.padding_idx is None and part.max_norm is None and not (part.sparse or part.scale_grad_by_freq)
+    ]
 
 
-def _shared(module: nn.Module) -> set[int]:
-    """Parameters that several modules have."""
-    seen, shared = set[int](), set[int]()
-    for part in module.modules():
+def _shared(module: nn.Module) -> set[str]:
+    """Modules with a parameter of which another one has some as well."""
+    holders: dict[int, set[str]] = {}
+    for name, part in module.named_modules():
         for parameter in part.parameters(recurse=False):
-            (shared if id(parameter) in seen else seen).add(id(parameter))
-    return shared
+            holders.setdefault(storage(parameter), set()).add(name)
+    return {name for names in holders.values() if len(names) > 1 for name in names}
 
 
-def _ends(module: nn.Module, last: str, linears: list[str], taken: set[str], ranks: int) -> Styles:
+def _ends(module: nn.Module, last: str, plain: list[str], taken: set[str], ranks: int) -> Styles:
     """Where a vocabulary begins and ends: tables and a last layer with no fewer rows than columns."""
     found: Styles = {}
-    shared = _shared(module)
-    for name, part in module.named_modules():
-        plain = type(part) is nn.Embedding and part.padding_idx is None and part.max_norm is None and not part.sparse
-        if plain and name not in taken and id(part.weight) not in shared and _wide(part.weight, ranks):
+    for name in (name for name in plain if name not in taken):
+        part = module.get_submodule(name)
+        if isinstance(part, nn.Embedding) and _wide(part.weight, ranks):
             found[name] = TensorStyle.EMBEDDING
-    head = module.get_submodule(last)
-    if last in linears and last not in taken and isinstance(head, nn.Linear) and _wide(head.weight, ranks):
-        found[last] = TensorStyle.HEAD
+        if isinstance(part, nn.Linear) and name == last and _wide(part.weight, ranks):
+            found[name] = TensorStyle.HEAD
     return found
 
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointFunction
+
+VIEWS: Final = frozenset({"ViewBackward0", "AliasBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
 
 class Trace(NamedTuple):
@@ -20,12 +23,14 @@ class Trace(NamedTuple):
         return cls(value, value._version if isinstance(value, torch.Tensor) else 0)  # noqa: SLF001 - no other name
 
     def same(self, other: "Trace") -> bool:
-        """Whether both are one tensor, or one is a view of all of the other in its shape."""
+        """Whether both are one tensor, or the other is a view of all of it in its shape; in both directions, as
+        gradients may be changed where values are not.
+        """
         one, two = self.tensor, other.tensor
         if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
             return one is two
-        alike = (one.shape, one.stride(), one.dtype) == (two.shape, two.stride(), two.dtype)
-        return alike and _storage(one) == _storage(two) and self.version == other.version
+        alike = _place(one) == _place(two) and storage(one) == storage(two) and self.version == other.version
+        return alike and not one._backward_hooks and (one is two or _handed_back(one, two))  # noqa: SLF001
 
 
 @dataclass(eq=False)
@@ -41,15 +46,20 @@ class Call:
     def links(self, module: nn.Module) -> list["Call"]:
         """The calls within, where each takes the one tensor that the one before it gives and nothing is left beside
         them; else none."""
-        before, held = self.given, set[int]()
+        before, held, learns = self.given, set[int](), False
         for call in self.within:
-            if len(before) != 1 or len(call.given) != 1 or not before[0].same(call.given[0]) or call.output is None:
+            alone = len(before) == 1 and len(call.given) == 1 and before[0].same(call.given[0])
+            if not alone or call.output is None or (learns and not call.given[0].tensor.requires_grad):
                 return []
             before = (call.output,)
-            held |= {id(parameter) for parameter in module.get_submodule(call.name).parameters()}
+            parameters = list(module.get_submodule(call.name).parameters())
+            held |= set(map(id, parameters))
+            # what a model runs without gradients would get some in a pipeline
+            learns = learns or any(parameter.requires_grad for parameter in parameters)
         whole = {id(parameter) for parameter in module.get_submodule(self.name).parameters()}
-        ends = len(before) == 1 and self.output is not None and before[0].same(self.output)
-        return self.within if ends and held == whole else []
+        if len(before) != 1 or self.output is None or not before[0].same(self.output) or held != whole:
+            return []
+        return self.within if self.output.tensor.requires_grad or not learns else []
 
 
 class Calls:
@@ -58,11 +68,13 @@ class Calls:
     def __init__(self, module: nn.Module) -> None:
         self._module, self._open = module, [Call("")]
         self._handles: list[Any] = []
+        self._hooked = {name for name, part in module.named_modules() if hooked(part)}
+        """What these do beside their forward would be left out where they are taken apart."""
 
     def __enter__(self) -> "Calls":
         for name, part in self._module.named_modules():
             self._handles += (
-                part.register_forward_pre_hook(self._begin(name), with_kwargs=True),
+                part.register_forward_pre_hook(self._begin(name), with_kwargs=True, prepend=True),
                 part.register_forward_hook(self._end),
             )
         return self
@@ -95,7 +107,7 @@ class Calls:
         return call.name if call is not None else ""
 
     def _apart(self, call: Call) -> Iterator[Call]:
-        for link in call.links(self._module):
+        for link in () if call.name in self._hooked else call.links(self._module):
             inner = list(self._apart(link)) if 2 * _count(self._module, link.name) > _count(self._module, "") else []
             yield from inner or [link]
 
@@ -112,9 +124,35 @@ class Calls:
         self._open.pop().output = Trace.of(output)
 
 
+def hooked(part: nn.Module) -> bool:
+    """Whether calls of a module do more than its class says, or its parameters' gradients are changed on their way."""
+    own = vars(part)
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    changed = any(
+        parameter._backward_hooks or parameter._post_accumulate_grad_hooks  # noqa: SLF001 - nothing else says so
+        for parameter in part.parameters(recurse=False)
+    )
+    return "forward" in own or changed or any(own[kind] for kind in kinds)
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset(), tensor.is_conj()
+
+
+def _handed_back(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether gradients of the second tensor are those of the first, of which it is a view of its shape."""
+    if not two.requires_grad:
+        return not one.requires_grad
+    if isinstance(two.grad_fn, CheckpointFunction._backward_cls):  # noqa: SLF001 - has no other name
+        return True
+    made = two.grad_fn
+    return made is not None and made.name() in VIEWS and made.next_functions[0][0] is one.grad_fn is not None
+
+
 def _count(module: nn.Module, name: str) -> int:
     return sum(parameter.numel() for parameter in module.get_submodule(name).parameters())
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage(tensor: torch.Tensor) -> int:
+    """The identity of what a tensor and its views share."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - on the meta device no other identity exists

@@ -4,16 +4,18 @@ The pass runs on torch's meta device, where tensors have no values. Between two 
 at; what none of the rules knows ends the way of those features, and says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kuangchao_worker.tasks.found.axes import MOVING, Axis, LostError, Operand, rule_of
+from kuangchao_worker.tasks.found.traces import storage
 
 
 @dataclass(eq=False)
@@ -33,6 +35,10 @@ FRESH: Final = frozenset({"new_empty", "new_zeros", "new_ones", "new_full"})
 """Operators that take from a tensor its type alone."""
 
 
+MAKING: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor})
+"""Functions that make a tensor of numbers, of which an operator never hears."""
+
+
 class Mark(NamedTuple):
     """A tensor's features: whose they are, and where they lie."""
 
@@ -48,6 +54,21 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Numbers(TorchFunctionMode):
+    """Notes numbers that become tensors: on the meta device nothing is left of them."""
+
+    def __init__(self, note: Callable[[Step], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch."""
+        del types
+        if func in MAKING:
+            self._note(Step(func.__name__, tuple(map(_said, tree_leaves((args, kwargs or {})))), ()))
+        return func(*args, **(kwargs or {}))
+
+
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     """To be entered around a forward pass of a model whose linear layers it hooks."""
 
@@ -59,12 +80,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._root: list[int] = []
         """By region: the one that it has become a part of, or itself."""
         self._marks: dict[int, Mark] = {}
+        self._places: dict[int, Mark] = {}
+        """By storage: a mark of some tensor in it."""
         self._held: list[Any] = []
         """Whatever bears a mark, so that no other tensor gets its identity."""
         self._inside = 0
         self._called: set[str] = set()
+        self._numbers = Numbers(lambda step: self._steps.append((step, None)))
         self._owners = {
-            id(parameter): name
+            storage(parameter): name
             for name, part in module.named_modules()
             if name in linears or isinstance(part, nn.Embedding)
             for parameter in part.parameters(recurse=False)
@@ -73,7 +97,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         """Layers and tables whose weights something else takes as well."""
 
     def hook(self) -> None:
-        """Look at each call of the linear layers."""
+        """Look at each call of the linear layers, and inside of no table's."""
+        for name, part in self._module.named_modules():
+            if isinstance(part, nn.Embedding):
+                part.register_forward_pre_hook(lambda _, given, name=name: self._begin(name, given))
+                part.register_forward_hook(lambda _, __, ___: self._end())
         for name in self._names:
             layer = self._module.get_submodule(name)
             layer.register_forward_pre_hook(lambda _, given, name=name: self._enter(name, given))
@@ -81,9 +109,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def regions(self) -> list[Region]:
         """All regions in the order of their first calls."""
+        for tensor in self._held:
+            if tensor._backward_hooks:  # noqa: SLF001 - nothing else says so
+                self._region(self._marks[id(tensor)]).lost = "a hook changes their gradients"
         found = [region for number, region in enumerate(self._regions) if self._root[number] == number]
         for region in found:
             used = self.used.intersection((*region.columns, *region.rows))
+            if self._inside:
+                region.lost = "a layer ended in an error that the model goes on after"
             region.lost = region.lost or (f"something else takes the weights of {min(used)}" if used else "")
         return found
 
@@ -96,6 +129,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             for step, mark in self._steps
         ]
 
+    def __enter__(self) -> Self:
+        self._numbers.__enter__()  # type: ignore[no-untyped-call]  # torch
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]  # torch
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch
+        self._numbers.__exit__(*error)  # type: ignore[no-untyped-call]  # torch
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and take the marks of what it is given over to what it gives."""
         del types
@@ -104,8 +145,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             self._follow(func, args, kwargs or {}, result)
         return result
 
-    def _enter(self, name: str, given: tuple[Any, ...]) -> None:
+    def _begin(self, name: str, given: tuple[Any, ...]) -> None:
         self._inside += 1
+        if len(given) != 1:
+            # torch divides no layer whose input comes by name
+            self.used.add(name)
+
+    def _end(self) -> None:
+        self._inside -= 1
+
+    def _enter(self, name: str, given: tuple[Any, ...]) -> None:
+        self._begin(name, given)
         mark = self._mark(given[0]) if given else None
         if mark is None:
             return
@@ -116,7 +166,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             self._region(mark).lost = f"{name} takes them mixed with others"
 
     def _leave(self, name: str, output: torch.Tensor) -> None:
-        self._inside -= 1
+        self._end()
         region = Region(columns=[name], parts={output.shape[-1]})
         if name in self._called:
             region.lost = f"{name} is called more than once"
@@ -132,14 +182,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         marks = [self._mark(tensor) for tensor in tensors]
         name = func.overloadpacket.__name__
-        if name != "embedding":
-            self.used.update(self._owners[id(tensor)] for tensor in tensors if id(tensor) in self._owners)
+        places = [storage(tensor) for tensor in tensors]
+        self.used.update(self._owners[place] for place in places if place in self._owners)
+        for place, mark in zip(places, marks, strict=True):
+            if mark is None and place in self._places:
+                region = self._region(self._places[place])
+                region.lost = region.lost or f"{name}: it takes them in a way that is not known"
         found = self._taken_over(func, args, tensors, marks, result)
         if found is not None:
             for tensor in _tensors(result):
                 self._put(tensor, found)
         if name not in MOVING:
-            values = tuple(str(leaf) for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, torch.Tensor))
+            values = tuple(_said(leaf) for leaf in tree_leaves((args, kwargs)))
             shape = next((tuple(tensor.shape) for tensor in _tensors(result)), ())
             self._steps.append((Step(name, values, shape), found))
 
@@ -182,6 +236,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def _put(self, tensor: torch.Tensor, mark: Mark) -> None:
         self._marks[id(tensor)] = mark
+        self._places[storage(tensor)] = mark
         self._held.append(tensor)
 
     def _region(self, mark: Mark) -> Region:
@@ -208,6 +263,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 def _tensors(result: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+
+
+def _said(leaf: Any) -> str:
+    """An argument by its value, as far as it has one."""
+    if isinstance(leaf, torch.Tensor):
+        return str(leaf.tolist()) if leaf.device.type == "cpu" else ""
+    return str(leaf)
 
 
 def _part(shape: tuple[int, ...], dim: int, ranks: int) -> tuple[int, ...]:
