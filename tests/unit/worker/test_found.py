@@ -1,6 +1,7 @@
 """What is found of how a model may be split, and above all what is not: a wrong pair trains another model unnoticed."""
 
 import contextlib
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -292,6 +293,12 @@ def test_a_model_that_needs_values_shows_nothing_and_says_so() -> None:
     answer = found(lambda: Net(lambda _, x: x if x.sum() > 0 else -x))
     assert answer.rules == ParallelRules()
     assert answer.remark
+
+
+def test_what_a_model_leaves_to_chance_falls_the_same_way_for_every_rank() -> None:
+    chance = lambda _, x: x if random.random() < 0.5 else x.softmax(-1)  # noqa: E731
+    answers = [found(lambda: Net(chance)) for _ in range(8)]
+    assert answers == answers[:1] * 8
 
 
 def test_what_a_task_says_itself_stands() -> None:

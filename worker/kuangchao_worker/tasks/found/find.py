@@ -6,9 +6,11 @@ were found give and take a part of their features, must do the same: code that c
 """
 
 import math
+import random
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -54,8 +56,7 @@ def joined(own: ParallelRules, shown: ParallelRules) -> ParallelRules:
 def find_rules(task: Task, *, ranks: int = 0) -> Found:
     """Rules for a task that has none, tensor rules such as `ranks` of a tensor group divide evenly; 0: any number."""
     try:
-        with META:
-            module = task.model()
+        module = _model(task)
         linears, tables = _linears(module), _tables(module)
         watch = Watch(module, linears)
         watch.hook()
@@ -78,6 +79,15 @@ def _chain(module: nn.Module, calls: Calls) -> tuple[str, ...]:
     patterns = tuple(gathered(module, dict.fromkeys(names, True)))
     meant = [name for pattern in patterns for name in named(module, pattern)]
     return patterns if meant == names else tuple(names)
+
+
+def _model(task: Task) -> nn.Module:
+    """Without values, and as every rank makes it: what the task leaves to chance falls the same way for all."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    with META:
+        return task.model()
 
 
 def _forward(task: Task, module: nn.Module) -> None:
@@ -149,8 +159,7 @@ def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
 
     Shapes written into a model fail here, and so do factors that are taken from the shapes at hand.
     """
-    with META:
-        module = task.model()
+    module = _model(task)
     again = Watch(module, _linears(module))
     columns, rows = (
         [module.get_submodule(name) for name, own in styles.items() if own is style]
