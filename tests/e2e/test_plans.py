@@ -27,7 +27,8 @@ MLP = {
     "parallelism": {"objective": "memory"},
     "devices": {"count": 2, "perPod": 1},
 }
-ALONE = {"parallelism": None, "devices": {"count": 1, "perPod": 1}}
+ALONE = {"pool": "cpu", "parallelism": None, "devices": {"count": 1, "perPod": 1}}
+"""One process holds the whole model, for which a device of the example's pool has no room."""
 
 
 @pytest.fixture(scope="module")
