@@ -17,7 +17,7 @@ MOE = {
         "kind": "transformer", "layers": 2, "hidden": 64, "heads": 4, "kvHeads": 2, "ffn": 128, "vocab": 256,
         "experts": {"count": 4, "perToken": 2, "ffn": 128},
     },
-    "parallelism": {"taskRules": ["pipeline", "context", "expert"], "objective": "memory"},
+    "parallelism": {"taskRules": ["pipeline", "context", "expert"], "objective": "memory", "pipeline": 2},
     "devices": {"count": 4, "perPod": 2},
 }  # fmt: skip
 MLP = {

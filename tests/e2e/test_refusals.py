@@ -46,7 +46,9 @@ def test_one_rank_leaves_early_with_zero(apply, manifest, user_code) -> None:
         manifest("early", task="faulty:leaves", taskArgs={"step": "3"}, template=user_code, fault={"maxRestarts": 1})
     )
     job.wait_phase("Failed", "Suspended")
-    assert job.status()["firstFailure"]["reason"] == "EarlyExit"
+    failure = job.status()["firstFailure"]
+    assert failure["reason"] == "UserError"
+    assert "ended the process with 0 before the training was over" in failure["message"]
     eventually(lambda: holds_nothing(job), "freed")
 
 
