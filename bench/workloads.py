@@ -46,21 +46,25 @@ def workload(name: str) -> Task:
     return digits({}) if name == "digits" else matrices(1024)
 
 
-class Ticking(TensorDataset):
-    """Data that says when a step begins: when so many batches have been taken. Single samples do not count."""
+class Ticking:
+    """The first tensor of data, which says when a step begins: when so many batches have been taken. Single samples do
+    not count. The data stay a plain TensorDataset, as ranks index no other whole.
+    """
 
-    def __init__(self, data: TensorDataset, loads: int, tick: Callable[[], None]) -> None:
-        super().__init__(*data.tensors)
-        self._loads, self._tick, self._taken = loads, tick, 0
+    def __init__(self, tensor: torch.Tensor, loads: int, tick: Callable[[], None]) -> None:
+        self._tensor, self._loads, self._tick, self._taken = tensor, loads, tick, 0
 
-    def __getitem__(self, index: Any) -> Any:
+    def size(self, dim: int) -> int:
+        """As of the tensor."""
+        return self._tensor.size(dim)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
         """The samples at these places."""
-        found = super().__getitem__(index)
         if isinstance(index, torch.Tensor):
             if self._taken % self._loads == 0:
                 self._tick()
             self._taken += 1
-        return found
+        return self._tensor[index]
 
 
 def timed(args: dict[str, str]) -> Task:
@@ -76,4 +80,7 @@ def timed(args: dict[str, str]) -> Task:
     data = task.dataset
     if not isinstance(data, TensorDataset):
         raise TypeError("a workload's data are whole tensors")
-    return dataclasses.replace(task, dataset=Ticking(data, int(args["loads"]), tick), evaluate=None)
+    first, *others = data.tensors
+    ticking = TensorDataset(first, *others)
+    ticking.tensors = (Ticking(first, int(args["loads"]), tick), *others)  # type: ignore[assignment]  # indexed alone
+    return dataclasses.replace(task, dataset=ticking, evaluate=None)

@@ -79,8 +79,9 @@ def test_plans_whose_links_are_measured_have_their_ranks() -> None:
 @pytest.mark.parametrize(("loads", "ticks"), [(1, 6), (3, 2)])
 def test_a_step_begins_once_however_often_it_loads_and_single_samples_count_nothing(loads: int, ticks: int) -> None:
     told: list[int] = []
-    data = Ticking(TensorDataset(torch.arange(8)), loads, lambda: told.append(1))
-    assert data[3][0] == 3
+    data = TensorDataset(torch.arange(8))
+    data.tensors = (Ticking(data.tensors[0], loads, lambda: told.append(1)),)
+    assert (len(data), data[3][0]) == (8, 3)
     for _ in range(6):
         assert data[torch.tensor([1, 2])][0].tolist() == [1, 2]
     assert len(told) == ticks
