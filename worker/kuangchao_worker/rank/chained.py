@@ -15,10 +15,9 @@ from torch.utils._pytree import tree_map_only
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_worker.tasks import Task
-from kuangchao_worker.tasks.found.traces import Trace
+from kuangchao_worker.tasks.found.traces import META, Trace
 
 log = logging.getLogger(__name__)
-META: Final = torch.device("meta")
 FIELD: Final = "task.rules.chain"
 
 

@@ -26,9 +26,9 @@ from kuangchao_contracts.rules import ParallelRules, TaskRule
 from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.tasks import NO_RULES, Task, TaskNotFoundError, load_task
 from kuangchao_worker.tasks.found.find import joined, missing_rules
+from kuangchao_worker.tasks.found.traces import META, storage
 
 BAD_NAME = 2
-META = torch.device("meta")
 UNKNOWN = "activations are not measured"
 
 
@@ -76,18 +76,18 @@ def allowed(module: nn.Module, rules: ParallelRules) -> tuple[TaskRule, ...]:
 def kept_bytes(task: Task, module: nn.Module, samples: int) -> int:
     """Bytes that a forward pass over so many samples keeps for the backward pass, beside parameters and buffers."""
     batch = mapped(task.collate([task.dataset[n] for n in range(samples)]), lambda tensor: tensor.to(META))
-    known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    known = {storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if _storage(tensor) not in known:
+        if storage(tensor) not in known:
             # the reference keeps the address from being used again
-            kept[_storage(tensor)] = tensor.untyped_storage()
+            kept[storage(tensor)] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         task.loss(module, batch)
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(memory.nbytes() for memory in kept.values())
 
 
 def _counted(module: nn.Module, name: str) -> MeasuredModel:
@@ -125,10 +125,6 @@ def _function(name: str) -> Callable[[], Any] | None:
     if not inspect.isfunction(found) or inspect.signature(found).parameters:
         return None
     return found
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - on the meta device no other identity exists
 
 
 def _in_a_line(error: Exception) -> str:

@@ -18,10 +18,9 @@ from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.parallel.naming import gathered, named
 from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.tasks import Task
-from kuangchao_worker.tasks.found.traces import Calls, hooked, storage
+from kuangchao_worker.tasks.found.traces import META, Calls, hooked, storage
 from kuangchao_worker.tasks.found.watch import Region, Watch
 
-META: Final = torch.device("meta")
 SAMPLES: Final = 2
 """In a batch: with one, a dimension of samples could be taken for one that torch repeats."""
 

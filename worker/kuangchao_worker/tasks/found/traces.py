@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointFunction
 
+META: Final = torch.device("meta")
 VIEWS: Final = frozenset({"ViewBackward0", "AliasBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
 
