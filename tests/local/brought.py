@@ -106,6 +106,27 @@ class Chained(nn.Module):
         return hidden
 
 
+class Rare(Block):
+    """A link with weights that some samples need only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Linear(7, 7)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        found = super().forward(hidden)
+        asked = hidden[:, :1] > 0.8
+        return torch.where(asked, torch.tanh(self.extra(found)), found) if asked.any() else found
+
+
+class Branches(Chained):
+    """Links that are not all used whole by each rank in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Rare() for _ in range(2))
+
+
 def frozen() -> nn.Module:
     """Of which the first layers are not trained."""
     module = nn.Sequential(nn.Linear(WIDE, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, NARROW))
@@ -128,7 +149,7 @@ def transposed() -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "towers": Towers, "wrapped": Wrapped, "seldom": Seldom, "counted": Counted, "chained": Chained,
-    "frozen": frozen, "twice": twice, "transposed": transposed,
+    "branches": Branches, "frozen": frozen, "twice": twice, "transposed": transposed,
 }  # fmt: skip
 
 
@@ -147,6 +168,6 @@ def brought(args: dict[str, str]) -> Task:
     def optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
         return AdamW(parameters, lr=1e-2)
 
-    rules = ParallelRules(chain=("first", "blocks.*", "last")) if kind == "chained" else ParallelRules()
+    rules = ParallelRules(chain=("first", "blocks.*", "last")) if kind in ("chained", "branches") else ParallelRules()
     data = TensorDataset(inputs, targets)
     return Task(model=lambda: MODELS[kind]().double(), dataset=data, loss=loss, optimizer=optimizer, rules=rules)

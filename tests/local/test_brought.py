@@ -28,6 +28,9 @@ CASES = {
         split(batch=12, pipeline=2, data=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1),
         split(batch=12, pipeline=2, data=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1, sharding=Sharding.FULL),
     ),
+    "branches": (
+        split(batch=12, pipeline=2, data=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1, sharding=Sharding.FULL),
+    ),
     "frozen": (ZERO, split(batch=12, pipeline=2, accumulation=2, stage_layers=(4, 1))),
     "twice": (split(batch=12, pipeline=2, accumulation=2, stage_layers=(6, 3)), SHARDED),
     "transposed": (SHARDED,),

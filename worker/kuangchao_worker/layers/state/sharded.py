@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kuangchao_contracts.errors import InvalidInputError
-from kuangchao_contracts.parallel import ZERO_BUBBLE
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
@@ -134,9 +133,7 @@ class ShardedStore:
             # torch runs the stages of a pipeline, each by its own forward
             called = part if self._stages else self._calling
             split_data(called, mesh, units(part, links), self._plan)
-            if not (self._stages and self._plan.schedule in ZERO_BUBBLE):
-                # there torch writes gradients of weights past autograd, so that nobody is told
-                self._touched.watch(called, "" if self._stages else "module.")
+            self._touched.watch(called, "" if self._stages else "module.")
         self._touched.keep(self.module)
         if self._share is not None:
             self._share.hand_out(self.module)

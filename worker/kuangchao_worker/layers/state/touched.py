@@ -51,10 +51,12 @@ class Touched:
         handle = unit.register_forward_pre_hook(begun)
 
     def _mark(self, parameter: nn.Parameter, name: str) -> None:
-        def used(_: torch.Tensor) -> None:
-            self._used.add(name)
+        def used(gradient: torch.Tensor | None) -> None:
+            if gradient is not None:
+                self._used.add(name)
 
-        parameter.register_post_accumulate_grad_hook(used)  # type: ignore[no-untyped-call]  # torch
+        # not once it is added up: under zero bubble torch asks autograd for gradients and adds them up itself
+        parameter.register_hook(used)  # type: ignore[no-untyped-call]  # torch
 
     def keep(self, module: nn.Module) -> None:
         """Notice writes to these buffers from now on."""
