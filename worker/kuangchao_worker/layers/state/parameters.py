@@ -42,7 +42,8 @@ class ParameterStore:
         # DDP rebuilds its buckets after the first iteration, so a restarted run would sum in another layout once more
         # and differ in the last bit. find_unused_parameters=True turns the rebuild off: the layout is that of the
         # parameters' order from the first step on, and buckets still overlap with the backward pass.
-        self.wrapped = DistributedDataParallel(self.wrapped, find_unused_parameters=True)
+        # Gradients lie in the buckets, so nothing is copied back out of them.
+        self.wrapped = DistributedDataParallel(self.wrapped, find_unused_parameters=True, gradient_as_bucket_view=True)
 
     def compute(self, function: Function, batch: Any) -> Any:
         """What a function of user code gives for the module and a batch, as one forward pass."""
