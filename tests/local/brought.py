@@ -119,6 +119,18 @@ class Rare(Block):
         return torch.where(asked, torch.tanh(self.extra(found)), found) if asked.any() else found
 
 
+class Deep(Chained):
+    """Leaves links out as its samples say, as stochastic depth does: some of them, the last ones, all but the first."""
+
+    def forward(self, hidden: torch.Tensor) -> Any:
+        luck = int(hidden.sum().item() * 8)
+        hidden = self.first(hidden)
+        for number, block in enumerate(self.blocks):
+            if (luck >> number) % 2:
+                hidden = hidden + block(hidden)
+        return self.last(hidden) if luck % 5 else hidden[:, :NARROW]
+
+
 class Branches(Chained):
     """Links that are not all used whole by each rank in each step."""
 
@@ -149,7 +161,7 @@ def transposed() -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "towers": Towers, "wrapped": Wrapped, "seldom": Seldom, "counted": Counted, "chained": Chained,
-    "branches": Branches, "frozen": frozen, "twice": twice, "transposed": transposed,
+    "branches": Branches, "deep": Deep, "frozen": frozen, "twice": twice, "transposed": transposed,
 }  # fmt: skip
 
 
@@ -168,6 +180,10 @@ def brought(args: dict[str, str]) -> Task:
     def optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
         return AdamW(parameters, lr=1e-2)
 
-    rules = ParallelRules(chain=("first", "blocks.*", "last")) if kind in ("chained", "branches") else ParallelRules()
+    rules = (
+        ParallelRules(chain=("first", "blocks.*", "last"))
+        if kind in ("chained", "branches", "deep")
+        else ParallelRules()
+    )
     data = TensorDataset(inputs, targets)
     return Task(model=lambda: MODELS[kind]().double(), dataset=data, loss=loss, optimizer=optimizer, rules=rules)

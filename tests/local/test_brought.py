@@ -63,6 +63,16 @@ def test_it_trains_like_one_process_and_goes_on(gang: Gang, tmp_path: Path, mode
             torch.testing.assert_close(resumed.weights[name], weights, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("sharding", [Sharding.FULL, Sharding.OPTIMIZER])
+def test_links_that_some_ranks_leave_out_train_as_where_each_has_the_whole_model(
+    gang: Gang, sharding: Sharding
+) -> None:
+    plan = {"batch": 12, "data": 2, "accumulation": 2}
+    assert_same(
+        train(gang, job("deep", split(**plan, sharding=sharding))), train(gang, job("deep", split(**plan))), 1e-9
+    )
+
+
 def test_buffers_that_count_samples_are_those_of_the_first_rank_as_in_data_parallel(gang: Gang, tmp_path: Path) -> None:
     expected = train(gang, job("counted", split(batch=12, data=2)))
     found = train(gang, job("counted", SHARDED, tmp_path))

@@ -39,6 +39,7 @@ from kuangchao_worker.layers.state.experts import (
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.handing import Share
 from kuangchao_worker.layers.state.norms import sum_of_squares
+from kuangchao_worker.layers.state.passing import Passing, require_one_order
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import (
@@ -100,6 +101,7 @@ class ShardedStore:
         self._stages: Mapping[int, nn.Module] = {}
         self._calling = Calling(module)
         self._touched = Touched(module)
+        self._passing = Passing((), self._touched.meet)
         self._held: dict[str, nn.Parameter] = {}
         self._scheduler: LRScheduler | None = None
 
@@ -134,6 +136,9 @@ class ShardedStore:
             called = part if self._stages else self._calling
             split_data(called, mesh, units(part, links), self._plan)
             self._touched.watch(called, "" if self._stages else "module.")
+        if not self._stages:
+            self._passing = Passing([self.module.get_submodule(name) for name in self._links], self._touched.meet)
+            self._passing.watch(self._calling, self.module)
         self._touched.keep(self.module)
         if self._share is not None:
             self._share.hand_out(self.module)
@@ -234,7 +239,7 @@ class ShardedStore:
     def _norm(self) -> float:
         """Root of the squares of all ranks' pieces, each divided by how many ranks hold it.
 
-        The same message tells what any rank has touched.
+        The same message tells what any rank has touched, and whether all have gathered links in one order.
         """
         held: dict[int, list[torch.Tensor]] = {}
         for name, parameter in self._parameters.items():
@@ -245,9 +250,11 @@ class ShardedStore:
             # what a norm clips by must not depend on how it was added up; else it is told, to six digits
             total += sum_of_squares(pieces, exact=self.rule.clip_norm is not None) / copies
         flags = torch.tensor(self._touched.flags(), dtype=total.dtype, device=total.device)
-        message = torch.cat((total.view(1), flags))
+        order = torch.tensor(self._passing.order(), dtype=total.dtype, device=total.device)
+        message = torch.cat((total.view(1), order, flags))
         dist.all_reduce(message)
-        squares, *touched = message.tolist()
+        squares, numbers, of_numbers, *touched = message.tolist()
+        require_one_order(numbers, of_numbers, dist.get_world_size())
         self._agree_on(*self._touched.named([count > 0 for count in touched]))
         return math.sqrt(squares)
 

@@ -4,7 +4,7 @@ Where ranks see other samples they may use other parameters, and count other thi
 follows from what any of them has touched, so they say it to one another; who asks and who acts is `ShardedStore`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Touched:
         self._parameters = [name for name, _ in module.named_parameters()]
         self._buffers = [name for name, _ in module.named_buffers()]
         self._used, self.watched = set[str](), set[str]()
+        self._waiting: dict[nn.Module, Callable[[], None]] = {}
         self._here: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
 
@@ -38,9 +39,9 @@ class Touched:
     def _when_whole(self, unit: nn.Module, prefix: str, inside: str) -> None:
         """Parameters that get gradients are there from the unit's first forward pass on, and stay the same ones."""
 
-        def begun(_: nn.Module, given: tuple[Any, ...]) -> None:
-            del given
+        def begun(*_: Any) -> None:
             handle.remove()
+            del self._waiting[unit]
             for own, parameter in unit.named_parameters():
                 name = f"{prefix}{own}".removeprefix(inside)
                 if parameter.requires_grad and name not in self.watched and not _in_pieces(parameter, name, held):
@@ -48,7 +49,13 @@ class Touched:
                     self._mark(parameter, name)
 
         held = {f"{prefix}{own}".removeprefix(inside): id(p) for own, p in unit.named_parameters()}
+        self._waiting[unit] = begun
         handle = unit.register_forward_pre_hook(begun)
+
+    def meet(self, unit: nn.Module) -> None:
+        """The unit's parameters are whole, without a forward pass of its own."""
+        if begun := self._waiting.get(unit):
+            begun()
 
     def _mark(self, parameter: nn.Parameter, name: str) -> None:
         def used(gradient: torch.Tensor | None) -> None:
