@@ -1,5 +1,6 @@
 """A training run in the rank processes of a gang: executor, state and topology as a rank has them, called directly."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -119,7 +120,7 @@ class Losses(LossLog):
         super().__init__(None, 1)
         self.curve: list[float] = []
 
-    def add(self, step: int, loss: float) -> None:
+    def add(self, step: int, loss: float, reported: Mapping[str, Any] = {}) -> None:
         self.curve.append(loss)
 
 

@@ -1,4 +1,5 @@
 """`from kuangchao_worker import report`: any script that a job runs with `command` says how far it is and how it does.
+Code of a task says metrics alone: its rank puts itself behind this (`heard_by`) while it trains.
 
 Standard library only, so that a script pays nothing for the import. It never waits for the agent while training runs,
 never fails because the agent is slow or gone, and does nothing at all where there is no agent. Only wrong arguments
@@ -14,9 +15,10 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, SupportsFloat, SupportsIndex
+from typing import Any, Final, SupportsFloat, SupportsIndex, TypeVar
 
 from kuangchao_contracts.errors import InvalidInputError
 
@@ -37,6 +39,9 @@ SECTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 RESERVED: Final = frozenset({"step", "total"})
+Listener = Callable[[Mapping[str, Any]], None]
+"""Takes metrics by name: numbers, and tensors of one element as they came."""
+Value = TypeVar("Value")
 log = logging.getLogger("kuangchao.report")
 
 
@@ -46,6 +51,7 @@ class Report:
     def __init__(self, environment: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._environment, self._clock = environment, clock
         self._sender: Sender | None = None
+        self._listener: Listener | None = None
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None = None, **metrics: SupportsFloat) -> None:
         """`step` steps are done, of `total` in the whole run; metrics are numbers by name.
@@ -57,7 +63,7 @@ class Report:
         said: dict[str, int] = {"step": _whole("step", step, 0)}
         if total is not None:
             said["total"] = _whole("total", total, 1)
-        self._say(said, _texts(metrics), TRAIN)
+        self._say(said, _numbers(metrics), TRAIN)
 
     def section(self, name: str) -> None:
         """What follows is no training step but `name`: an evaluation, a checkpoint, an export.
@@ -72,8 +78,24 @@ class Report:
         self._say({}, {}, name)
 
     def metrics(self, **metrics: SupportsFloat) -> None:
-        """Metrics between steps; they show once a step has been reported. Raises InvalidInputError as `progress`."""
-        self._say({}, _texts(metrics))
+        """Metrics between steps; they show once a step has been reported. Raises InvalidInputError as `progress`.
+
+        In a task: of the step that is being made, the mean where it is said several times.
+        """
+        found = _numbers(metrics)
+        if self._listener is not None:
+            self._listener(found)
+        else:
+            self._say({}, found)
+
+    @contextmanager
+    def heard_by(self, listener: Listener) -> Iterator[None]:
+        """Around the training of a task: who takes its metrics, instead of an agent."""
+        self._listener = listener
+        try:
+            yield
+        finally:
+            self._listener = None
 
     def checkpoint_directory(self) -> Path | None:
         """Where this job may keep files of its own, the same for all its ranks; None outside Kuangchao.
@@ -87,7 +109,7 @@ class Report:
         """As `progress`: the form of the first release."""
         self.progress(step, total, **metrics)
 
-    def _say(self, said: Mapping[str, int], texts: Mapping[str, str], section: str | None = None) -> None:
+    def _say(self, said: Mapping[str, int], metrics: Mapping[str, Any], section: str | None = None) -> None:
         path, rank = self._environment.get(SOCKET_VARIABLE), self._environment.get("RANK", "0")
         if not path or not rank.isdecimal():
             return
@@ -96,7 +118,26 @@ class Report:
         if self._sender is None or self._sender.speaker != speaker:
             self._sender = Sender(speaker, self._clock)
             atexit.register(self._sender.close)
-        self._sender.say(said, texts, section)
+        self._sender.say(said, {name: decimal(number(name, value)) for name, value in metrics.items()}, section)
+
+
+class Names:
+    """The names that a process has reported: a loop that invents names must not grow for ever."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._warned = False
+
+    def known(self, metrics: Mapping[str, Value]) -> dict[str, Value]:
+        """Without names beyond those that a job may have."""
+        fresh = [name for name in metrics if name not in self._names][: MAX_NAMES - len(self._names)]
+        self._names.update(fresh)
+        known = {name: value for name, value in metrics.items() if name in self._names}
+        if len(known) < len(metrics) and not self._warned:
+            self._warned = True
+            left = set(metrics) - set(known)
+            log.warning("more than %d names of metrics: %s and others are left out", MAX_NAMES, left)
+        return known
 
 
 class Sender:
@@ -108,10 +149,10 @@ class Sender:
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, str] = {}
-        self._names: set[str] = set()
+        self._names = Names()
         self._section: str | None = None
         """None: this process has named none, so the one that the rank is in stays."""
-        self._last, self._unsaid, self._ended, self._warned = -REPORT_SECONDS, False, False, False
+        self._last, self._unsaid, self._ended = -REPORT_SECONDS, False, False
 
     def say(self, numbers: Mapping[str, int], texts: Mapping[str, str], section: str | None = None) -> None:
         """Note it, and send what is noted if it is time, if this is the last step, or if another section begins."""
@@ -119,7 +160,7 @@ class Sender:
             return
         try:
             self._numbers |= numbers
-            self._texts |= self._known(texts)
+            self._texts |= self._names.known(texts)
             self._unsaid = True
             entered = section is not None and section != self._section
             self._section = section or self._section
@@ -136,16 +177,6 @@ class Sender:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _known(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """Without names beyond those that a job may have: a loop that invents names must not grow for ever."""
-        fresh = [name for name in texts if name not in self._names][: MAX_NAMES - len(self._names)]
-        self._names.update(fresh)
-        known = {name: text for name, text in texts.items() if name in self._names}
-        if len(known) < len(texts) and not self._warned:
-            self._warned = True
-            log.warning("more than %d names of metrics: %s and others are left out", MAX_NAMES, set(texts) - set(known))
-        return known
 
     def _send(self, patience: float) -> None:
         """Say what is not said yet. A step that was sent stays noted, for the metrics that follow it."""
@@ -186,8 +217,8 @@ def _nearest(value: object, least: int) -> int:
         return least
 
 
-def _texts(metrics: Mapping[str, SupportsFloat]) -> dict[str, str]:
-    return {_name(name): _decimal(name, value) for name, value in metrics.items()}
+def _numbers(metrics: Mapping[str, SupportsFloat]) -> dict[str, Any]:
+    return {_name(name): _number(name, value) for name, value in metrics.items()}
 
 
 def _name(name: str) -> str:
@@ -196,11 +227,27 @@ def _name(name: str) -> str:
     return name
 
 
-def _decimal(name: str, value: SupportsFloat) -> str:
+def _number(name: str, value: Any) -> Any:
+    """A number; a tensor of one element stays as it is, since to read it may mean to wait for a device."""
+    if not callable(getattr(value, "numel", None)):
+        return number(name, value)
+    if value.numel() != 1:
+        why = f"is a tensor of {value.numel()} elements, not of one"
+        raise InvalidInputError(f"metrics.{name}", tuple(value.shape), why, "its mean()")
+    return value
+
+
+def number(name: str, value: Any) -> float:
+    """The value of a metric. Raises InvalidInputError for what is none."""
     try:
-        return f"{float(value):.10g}"
-    except (TypeError, ValueError, OverflowError):
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise InvalidInputError(f"metrics.{name}", value, "is no number", 0) from None
+
+
+def decimal(value: float) -> str:
+    """As people and status read it."""
+    return f"{value:.10g}"
 
 
 report: Final = Report(os.environ)

@@ -256,6 +256,8 @@ def test_names_of_metrics_without_end_are_not_kept() -> None:
     assert len(view.metrics) == 32
     assert view.metrics["loss"] == "99"
     assert max(map(len, view.metrics)) <= 64
+    view.hear(RankMessage(rank=0, metrics={f"measured{number}": "1" for number in range(24)}))
+    assert {"loss", *(f"measured{number}" for number in range(24))} <= set(view.metrics), "the last word is heard"
 
 
 def test_sweep_takes_only_unfinished_work_of_earlier_attempts(tmp_path: Path) -> None:

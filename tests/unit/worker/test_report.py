@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_worker import report
@@ -121,6 +122,7 @@ def test_number_of_names_is_bounded(ear: Ear, told: Report, clock: Clock) -> Non
         (lambda r: r.metrics(**{"\x1b[2J": 1}), "metrics"),
         (lambda r: r.metrics(**{"x" * 49: 1}), "metrics"),
         (lambda r: r.metrics(step=1), "metrics"),
+        (lambda r: r.metrics(loss=torch.ones(2)), "metrics.loss"),
         (lambda r: r.section(None), "section"),
     ],
 )

@@ -42,9 +42,12 @@ class RankView:
         self.section = message.section or self.section
         self.total = message.total or self.total
         for name, text in message.metrics.items():
-            # any process of the pod may write to the socket: names without end must not fill the agent's memory
-            if name in self.metrics or (len(self.metrics) < MAX_METRICS and len(name) <= MAX_NAME):
+            if len(name) <= MAX_NAME:
+                # what is told last stands last
+                self.metrics.pop(name, None)
                 self.metrics[name] = text
+        # any process of the pod may write to the socket: names without end must not fill the agent's memory
+        self.metrics = merge_metrics(self.metrics)
         if message.error is not None and message.save_failed is None:
             self.error, self.error_kind = message.error, message.error_kind
             self.memory = Figures(message.peak_memory_bytes, message.memory_limit_bytes)

@@ -22,6 +22,7 @@ from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.executor import Executor, Outcome
 from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
+from kuangchao_worker.layers.execution.reported import Reported
 from kuangchao_worker.layers.execution.service import ExecutionService
 from kuangchao_worker.layers.state import rng
 from kuangchao_worker.layers.state.files import ShardWriter
@@ -39,6 +40,7 @@ from kuangchao_worker.rank.authority import Authority
 from kuangchao_worker.rank.reporting import GateReporter
 from kuangchao_worker.rank.ruled import ruled
 from kuangchao_worker.rank.runnable import require_runnable, whole
+from kuangchao_worker.reports import report
 from kuangchao_worker.tasks import Task, load_task
 from kuangchao_worker.weights import readable
 
@@ -104,7 +106,7 @@ def _train(process: _Process) -> Outcome:
     executor = _make_executor(process, task, parameters, topology, agreement, device)
     # a restored checkpoint replaces this
     rng.seed_all(training.seed * 1_000_003 + stream(plan, rank))
-    with readable(state.reading):
+    with readable(state.reading), report.heard_by(executor.reported.note):
         outcome = executor.run(assignment.restore)
     finish(state, process.channel, rank, executor, process.oplog)
     authority.call("topology.destroy", Empty())
@@ -143,6 +145,8 @@ def _make_executor(
         guard=process.guard.check,
         log=LossLog(metrics_path(assignment), assignment.attempt),
         meter=make_meter(assignment, device, parameters),
+        # people are shown what rank 0 says, as of scripts
+        reported=Reported(kept=assignment.rank == 0),
     )
 
 

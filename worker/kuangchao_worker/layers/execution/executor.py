@@ -23,6 +23,7 @@ from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.data import Batches
 from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
+from kuangchao_worker.layers.execution.reported import Reported
 from kuangchao_worker.layers.execution.schedule import Agree, Commit, Compute, Operation, Pipe, compiled
 from kuangchao_worker.pod.assignment import Assignment
 from kuangchao_worker.pod.shards import working_name
@@ -84,6 +85,8 @@ class Executor:
     """Raises what was refused to code of the user that went on as if nothing had been."""
     clock: Callable[[], float] = time.monotonic
     meter: Meter
+    reported: Reported = field(default_factory=Reported)
+    """What code of the user says while it trains."""
     _saved_at: float = field(init=False, default=0.0)
     _saved_step: int = field(init=False, default=0)
     _operations: tuple[Operation, ...] = field(init=False)
@@ -110,6 +113,7 @@ class Executor:
         self.guard()
         self._save()
         self.log.flush()
+        self.metrics |= self.reported.texts(now=True)
         if outcome is Outcome.FINISHED:
             self._evaluate()
         return outcome
@@ -178,13 +182,13 @@ class Executor:
         self.context.epoch = self.batches.order.epoch(self.context.samples)
 
     def _publish(self, loss: float, result: Contract) -> None:
-        self.log.add(self.context.step, loss)
-        self.metrics = {"loss": f"{loss:.10g}"}
+        self.log.add(self.context.step, loss, self.reported.after_step())
+        # where there is no room for all, the first ones go
+        self.metrics = {**self.meter.after_step(), **self.reported.texts(), "loss": f"{loss:.10g}"}
         if isinstance(result, StepResult):
             self.metrics["gradientNorm"] = result.gradient_norm
             if result.loss_scale is not None:
                 self.metrics |= {"lossScale": result.loss_scale, "skippedSteps": str(result.skipped)}
-        self.metrics |= self.meter.after_step()
         self.report(self.context.step, self.context.section, self.metrics)
 
     def _due(self) -> bool:
@@ -211,6 +215,8 @@ class Executor:
     def _evaluate(self) -> None:
         self._enter("evaluate")
         found = _told(self.algorithm.evaluate())
+        self.reported.after_step()
+        found = {**self.reported.texts(now=True), **found}
         self.guard()
         # nobody leaves before rank 0 has measured: a rank that is gone early looks like a failure
         self.agreement.after_step(0.0, stop=False, save=False)

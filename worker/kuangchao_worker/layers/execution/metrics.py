@@ -1,15 +1,19 @@
-"""The loss curve: one line per step in `metrics.jsonl`, keyed by (step, attempt), the loss in hex to compare bits.
+"""The loss curve: one line per step in `metrics.jsonl`, keyed by (step, attempt), the loss in hex to compare bits, and
+what code of the task reported.
 
 A replayed step adds a line with a higher attempt; the newest attempt wins. Writing must never stop training.
 """
 
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from kuangchao_worker.layers.execution.reported import Means, read
 
 FLUSH_SECONDS: Final = 1.0
 log = logging.getLogger("kuangchao.metrics")
@@ -20,26 +24,29 @@ class LossLog:
 
     def __init__(self, path: Path | None, attempt: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._attempt, self._clock = path, attempt, clock
-        self._lines: list[str] = []
+        self._entries: list[tuple[dict[str, Any], Means]] = []
+        self._torn = path is not None and not _ends_with_newline(path)
         self._flushed = clock()
         self._problem = ""
-        if path is not None and not _ends_with_newline(path):
-            # the writer before us was killed within a line: close it so that ours stays readable
-            self._lines.append("\n")
 
-    def add(self, step: int, loss: float) -> None:
-        """Note the mean loss of a step."""
+    def add(self, step: int, loss: float, reported: Mapping[str, Any] = {}) -> None:
+        """Note the mean loss of a step, and what was reported of it, which is read when lines are written."""
         entry = {"step": step, "attempt": self._attempt, "loss": loss.hex(), "lossValue": loss}
-        self._lines.append(json.dumps(entry) + "\n")
+        self._entries.append((entry, reported))
         if self._clock() - self._flushed >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         """Hand all lines to the file system in one write."""
         self._flushed = self._clock()
-        lines, self._lines = self._lines, []
-        if self._path is None or not lines:
+        entries, self._entries = self._entries, []
+        if self._path is None or not entries:
             return
+        lines = [json.dumps(entry | _reported(means)) + "\n" for entry, means in entries]
+        if self._torn:
+            # the writer before us was killed within a line: close it so that ours stays readable
+            lines.insert(0, "\n")
+            self._torn = False
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -54,6 +61,13 @@ class LossLog:
         if problem != self._problem:
             self._problem = problem
             log.warning("the loss curve is not written: %s", problem)
+
+
+def _reported(means: Means) -> dict[str, Any]:
+    if not means:
+        return {}
+    # JSON has no word for what is no number
+    return {"metrics": {name: value if math.isfinite(value) else None for name, value in read(means).items()}}
 
 
 def _ends_with_newline(path: Path) -> bool:
