@@ -19,12 +19,11 @@ from typing import Any, Final
 
 from kuangchao_contracts.errors import UnavailableError
 from kuangchao_worker.agent.launcher import launched
+from kuangchao_worker.pod.outputs import OUTPUTS
 
 READY_SECONDS: Final = 300.0
 ANSWER_SECONDS: Final = 120.0
 CONNECT_SECONDS: Final = 10.0
-OUTPUTS: Final = (1, 2)
-"""Standard output and error: those of the pod, which are its ranks' too."""
 MAX_MESSAGE: Final = 4_096
 PADDING: Final = "." * 64
 """Room in the command line for the titles of forked ranks."""

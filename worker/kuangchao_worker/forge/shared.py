@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from kuangchao_worker.forge.mortal import die_with_parent
+from kuangchao_worker.pod.outputs import OUTPUTS
 
 HELLO_SECONDS: Final = 10.0
 """Limit for an agent that has connected to say where its pod's output goes."""
-OUTPUTS: Final = (1, 2)
-"""Descriptors that an agent sends: the standard output and error of its pod."""
 
 
 def share(listener: socket.socket, serve: Callable[[socket.socket], NoReturn]) -> NoReturn:

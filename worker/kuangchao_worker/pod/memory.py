@@ -6,7 +6,8 @@ The words are torch's: they come from allocators that this package does not own,
 import re
 from typing import Final, NamedTuple
 
-KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
+from kuangchao_contracts.run import OOM_KINDS
+
 _SIGNS: Final = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|CUBLAS_STATUS_ALLOC_FAILED|\bout of memory\b",
     re.IGNORECASE,
@@ -35,7 +36,7 @@ def ran_out(kind: str, text: str) -> bool:
     """
     name = kind.rsplit(".", 1)[-1]
     allocator = name in ("RuntimeError", "AcceleratorError", "DistBackendError")
-    return name in KINDS or (allocator and _SIGNS.search(text) is not None)
+    return name in OOM_KINDS or (allocator and _SIGNS.search(text) is not None)
 
 
 def refused(text: str) -> int:

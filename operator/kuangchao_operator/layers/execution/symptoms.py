@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import DRAINED_EXIT, RankReport
+from kuangchao_contracts.run import DRAINED_EXIT, OOM_KINDS, RankReport
 
 PEER_LOSS: Final = re.compile(
     r"connection (closed|reset|refused)|broken pipe|connectfullmesh|socket (timeout|closed)|remote process exited"
@@ -24,7 +24,6 @@ PEER_LOSS_KINDS: Final = frozenset(
 )
 SHARED_KINDS: Final = frozenset({"NonFiniteGradients"})
 """Kinds of error that every rank meets once one has met another: its gradients are added to theirs."""
-OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
 NO_ERROR_KINDS: Final = frozenset({"ExitCode", "Unavailable"})
 """Kinds that blame no line of code: a bare exit code, and a control plane out of reach."""
 NAMED: Final = {
