@@ -19,6 +19,7 @@ from kuangchao_operator.layers.strategy.search.rank import Scored
 from kuangchao_operator.layers.strategy.search.trial import trial
 from kuangchao_operator.layers.strategy.search.variants import pipelines, savings
 from kuangchao_worker.tasks import load_task
+from kuangchao_worker.tasks.found.find import joined
 from kuangchao_worker.tasks.measure import measure
 
 MOST: Final = 8
@@ -46,7 +47,7 @@ PINS: tuple[dict[str, Any], ...] = (
 
 
 class Reference(NamedTuple):
-    """A task, its model without weights, and what it says of both."""
+    """A task, its model without weights, and what it says of both, or its model shows."""
 
     name: str
     args: dict[str, str]
@@ -64,7 +65,7 @@ def references() -> list[Reference]:
         with torch.device("meta"):
             module = task.model()
         spec = {"model": said.model.wire(), "parallelism": {"taskRules": [rule.value for rule in said.rules]}}
-        found.append(Reference(name, args, module, task.rules, spec))
+        found.append(Reference(name, args, module, joined(task.rules, said.found), spec))
     return found
 
 

@@ -59,10 +59,10 @@ def unruled(args):
 
 
 def test_rules_that_the_task_does_not_have_end_the_job_at_once_and_are_named(start) -> None:
-    """Whatever the restart budget: the same plan would be refused again."""
-    model = {"kind": "transformer", "layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 256}
-    spec = {"task": "mytask:unruled", "model": model, "parallelism": {"taskRules": ["tensor"], "tensor": 2}}
-    spec |= {"devices": {"count": 2, "perPod": 2}, "training": {"globalBatch": 64, "sequenceLength": 64}}
+    """Whatever the restart budget: the same plan would be refused again. The planner knows nothing of this model, so
+    it is for the workers to say."""
+    spec = {"task": "mytask:unruled", "model": None, "parallelism": {"tensor": 2}}
+    spec |= {"devices": {"count": 2, "perPod": 2}, "training": {"globalBatch": 64}}
     run = start(manifest("unruled", checkpoint=None, fault={"maxRestarts": 3}, **spec), files={"mytask.py": UNRULED})
     assert run.end() == 3, run.explain()
     result = run.result()

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 MEASURE = "kuangchao_worker.tasks.measure"
 TIMEOUT_SECONDS = 600
-NO_LAYERS = "taskRules wait for a model of kind transformer (Task.describes): of this one the planner knows no layers"
+NO_LAYERS = (
+    "taskRules wait for a model of kind transformer (Task.describes): of this one the planner knows no layers, and"
+    " divides it as parallelism.{} pinned"
+)
 BAD_NAME = 2
 
 Source = Annotated[
@@ -54,7 +57,8 @@ def describe_model(
     if found.parameters not in (None, count):
         remark = f"the task describes a model of {count:,} parameters, and makes one of {found.parameters:,}"
     if found.rules and not remark and found.model.kind == "measured":
-        remark = NO_LAYERS
+        pins = [name for name in ("tensor", "pipeline") if name in found.rules]
+        remark = NO_LAYERS.format(f"{' and '.join(pins)} {'is' if len(pins) == 1 else 'are'}") if pins else ""
     if output is Format.JSON:
         emit_json(
             {

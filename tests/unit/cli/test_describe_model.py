@@ -49,6 +49,7 @@ def test_code_is_measured_in_a_process_of_its_own() -> None:
     assert answer["taskRules"] == ["tensor", "pipeline"]
     assert answer["found"]["tensor"] == {"0.0": "columns", "1.0": "rows"}
     assert "taskRules wait for a model of kind transformer" in answer["remark"], "what is printed would change no plan"
+    assert answer["remark"].endswith("and divides it as parallelism.tensor and pipeline are pinned")
 
 
 def test_what_a_model_shows_is_printed_beside_what_can_be_pasted() -> None:

@@ -32,6 +32,7 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_contracts.ports import operations
 from kuangchao_contracts.ports.strategy import ReplanRequest, StrategyControl
+from kuangchao_contracts.rules import TaskRule
 from kuangchao_operator.layers.strategy import laws
 from kuangchao_operator.layers.strategy.footprint.budget import device_bytes_for
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, closed_reason, open_axes
@@ -299,6 +300,44 @@ def test_evidence_against_a_plan_never_gives_it_again_even_if_the_peak_seems_sma
     assert again.micro_batch < previous.micro_batch
     third = planned(replan(again, request(measured_peak_bytes=1)))
     assert third.micro_batch < again.micro_batch
+
+
+PINNED = Parallelism(tensor=2, pipeline=2)
+
+
+def test_a_model_of_which_only_sizes_are_known_is_divided_as_it_is_pinned_and_no_further() -> None:
+    made = planned(plan(request(parallelism=PINNED)))
+    assert (made.tensor, made.pipeline, made.data, made.step) == (2, 2, 1, None)
+    first, last = made.memory
+    assert first.arithmetic[0] == (
+        "upper bound: nothing says how this model is divided by tensor=2 and pipeline=2, so each rank is counted with"
+        " all of it"
+    )
+    assert (
+        "activations: 2 micro-batches in flight x 4 x 104,857,600 B (for each sample) = 800.0 MiB" in first.arithmetic
+    )
+    assert (first.parameters_bytes, last.parameters_bytes) == (4_000_000, 4_000_000)
+    assert first.activations_bytes == 2 * last.activations_bytes == 2 * 4 * 100 * MIB
+    unpinned = planned(plan(request(parallelism=Parallelism(task_rules=(TaskRule.TENSOR, TaskRule.PIPELINE)))))
+    assert (unpinned.tensor, unpinned.pipeline) == (1, 1), "rules in the task say no sizes of its layers"
+    assert not planned(plan(request(model=None, parallelism=PINNED))).memory_checked
+
+
+def test_what_the_upper_bound_leaves_no_room_for_is_refused_with_it_and_what_would_fit() -> None:
+    why = plan(request(parallelism=PINNED.replace(micro_batch=32))).infeasible
+    assert why is not None
+    assert (why.field, why.value, why.nearest) == ("parallelism.microBatch", "32", "4")
+    assert "needs 10.81 GiB of 1.8 GiB usable" in why.message
+    assert "upper bound: nothing says how this model is divided by tensor=2 and pipeline=2" in why.message
+    assert plan(request(parallelism=PINNED.replace(micro_batch=4))).plan is not None
+
+
+def test_evidence_against_a_pipeline_of_which_only_sizes_are_known_gives_a_smaller_micro_batch() -> None:
+    wish = request(parallelism=PINNED, measured_peak_bytes=3 * GIB)
+    first, second = planned(plan(wish.replace(measured_peak_bytes=None))), planned(plan(wish))
+    assert (second.tensor, second.pipeline) == (2, 2)
+    assert second.micro_batch < first.micro_batch
+    assert any("measured: peak 3.0 GiB" in line for line in second.memory[0].arithmetic)
 
 
 def test_evidence_works_without_a_model() -> None:

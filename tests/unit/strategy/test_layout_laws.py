@@ -188,13 +188,50 @@ REFUSED: dict[str, tuple[PlanRequest, str, str, str]] = {
     "a context that does not cut evenly": (wish(sequence=4100, context=4), "parallelism.context", "4", "2"),
     "an odd sequence": (wish(sequence=4097, context=2), "parallelism.context", "2", "1"),
     "learned positions end": (wish(GPT, sequence=2048), "training.sequenceLength", "2048", "1024"),
-    "tensor of a model without layers": (
-        wish(MeasuredModel(parameters=10**9), tensor=2),
-        "parallelism.tensor",
+    "context of a model without layers": (
+        wish(MeasuredModel(parameters=10**9), context=2),
+        "parallelism.context",
         "2",
         "1",
     ),
-    "pipeline of no model": (wish(None, pipeline=2), "parallelism.pipeline", "2", "1"),
+    "experts of no model": (wish(None, expert=2), "parallelism.expert", "2", "1"),
+    "sequences beside tensor ranks of no model": (
+        wish(None).replace(parallelism=Parallelism(tensor=2, sequence=True)),
+        "parallelism.sequence",
+        "true",
+        "false",
+    ),
+    "tensor of no model, of which the devices have no such part": (
+        wish(None, devices=16, tensor=3),
+        "parallelism.tensor",
+        "3",
+        "2 or 4",
+    ),
+    "more stages of no model than micro-batches": (
+        wish(None, devices=8, batch=16, microBatch=4, pipeline=8),
+        "parallelism.pipeline",
+        "8",
+        "4",
+    ),
+    "numbers for other stages of no model": (
+        wish(None, pipeline=2, stageLayers=[1, 1, 1]),
+        "parallelism.stageLayers",
+        "1, 1, 1",
+        "[1, 2]",
+    ),
+    "a stage without layers of no model": (
+        wish(None, pipeline=3, devices=12, batch=12, stageLayers=[2, 0, 2]),
+        "parallelism.stageLayers",
+        "2, 0, 2",
+        "[2, 1, 1]",
+    ),
+    "no layers of no model": (wish(None, pipeline=2, stageLayers=[0, 0]), "parallelism.stageLayers", "0, 0", "[1, 1]"),
+    "three under ZB-V of no model": (
+        wish(None, pipeline=2, virtualStages=3, schedule="zb-v"),
+        "parallelism.virtualStages",
+        "3",
+        "2",
+    ),
     "absurd: a million tensor ranks": (wish(tensor=2**20), "parallelism.tensor", "1048576", "8"),
     "absurd: a million virtual stages": (
         wish(pipeline=2, virtualStages=2**20),
@@ -262,6 +299,10 @@ LEGAL: dict[str, PlanRequest] = {
     "one MIG slice": wish(shapes=(H100.replace(model="A100 MIG 1g.5gb"),), devices=1, batch=1),
     "as many positions as learned": wish(GPT, sequence=1024),
     "a micro-batch that leaves the data size open": wish(batch=64, microBatch=4),
+    "tensor of a model without layers": wish(MeasuredModel(parameters=10**9), tensor=2),
+    "pipeline of no model": wish(None, pipeline=2),
+    "a cut that only a worker can judge": wish(None, pipeline=4, stageLayers=[0, 5, 5, 1]),
+    "both, of no model": wish(None, tensor=4, pipeline=2, schedule="interleaved", virtualStages=3),
 }
 
 

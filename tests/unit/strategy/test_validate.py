@@ -317,7 +317,13 @@ SEARCHED: dict[str, PlanRequest] = {
     "interleaved": wish(pins={"pipeline": 4, "schedule": "interleaved", "virtualStages": 2}),
     "experts": wish(MOE, devices=8, pins={"pipeline": 1}),
     "sizes only": wish(MeasuredModel(parameters=10**9), devices=8),
+    "sizes only, pinned": wish(MeasuredModel(parameters=10**9), pins={"tensor": 2, "pipeline": 4, "sharding": "full"}),
+    "sizes only, by hand": wish(
+        MeasuredModel(parameters=10**8), pins={"mode": "Manual", "pipeline": 4, "data": 4, "stageLayers": [1, 2, 2, 1]}
+    ),
     "no model": wish(None, devices=8),
+    "no model, pinned": wish(None, devices=8, pins={"tensor": 2, "pipeline": 2, "schedule": "zb-v"}),
+    "one stage of no model": wish(None, devices=8, pins={"pipeline": 1, "stageLayers": [5]}),
     "data only, as it runs": wish(LLAMA.replace(layers=2), devices=8).replace(what_if=False),
     "a command": wish(None, devices=8, managed=False).replace(what_if=False),
 }

@@ -64,6 +64,9 @@ def asked(model: ModelDescriptor, devices: int, shape: DeviceShape, **training: 
 PLANS: dict[str, PlanRequest] = {
     "digits": asked(DIGITS, 2, CPU).replace(what_if=False, per_pod=1),
     "digits again with a measured peak": asked(DIGITS, 2, CPU).replace(per_pod=1, measured_peak_bytes=GIB),
+    "digits, pinned": asked(DIGITS, 4, CPU).replace(
+        what_if=False, per_pod=2, parallelism=Parallelism(tensor=2, pipeline=2)
+    ),
     "8B on one node": asked(LLAMA, 8, H100, sequence_length=8192),
     "8B on two nodes, pinned": asked(LLAMA, 16, A100, sequence_length=4096).replace(
         parallelism=Parallelism(tensor=4, pipeline=2, recompute=Recompute.FULL)

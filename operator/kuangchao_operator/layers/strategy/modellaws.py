@@ -9,6 +9,8 @@ from typing import Final
 from kuangchao_contracts.plan import MeasuredModel, PlanRequest, TransformerModel
 from kuangchao_operator.layers.strategy import descriptor
 from kuangchao_operator.layers.strategy.numbers import divisors
+from kuangchao_operator.layers.strategy.runnable import NEUTRAL
+from kuangchao_operator.layers.strategy.shown import as_written
 from kuangchao_operator.layers.strategy.sizes import Broken
 
 ACROSS: Final = ("tensor", "pipeline", "context", "expert")
@@ -17,13 +19,15 @@ _LENGTH: Final = "training.sequenceLength"
 
 
 def _layers_to_cut(request: PlanRequest) -> Broken | None:
-    """A model of which only sizes are known has nothing that could be divided."""
+    """What tensor ranks and stages divide of a model of which only sizes are known its worker finds, or refuses. The
+    rest divides sequences and experts, of which there is nothing to be known."""
     wire = request.parallelism.wire()
-    axis = next((name for name in ACROSS if wire.get(name, 1) > 1), None)
+    axes = ("context", "expert", *(("sequence",) if wire.get("tensor", 1) > 1 else ()))
+    axis = next((name for name in axes if wire.get(name, NEUTRAL[name]) != NEUTRAL[name]), None)
     if axis is None or isinstance(request.model, TransformerModel):
         return None
     known = "is known by its sizes only" if isinstance(request.model, MeasuredModel) else "is not described"
-    why = f"parallelism.{axis}={wire[axis]}: the model {known}, so nothing says how to divide it"
+    why = f"parallelism.{axis}={as_written(wire[axis])}: the model {known}, so nothing says how to divide it"
     return Broken(f"parallelism.{axis}", wire[axis], why, hint="a spec.model of kind transformer")
 
 

@@ -87,7 +87,7 @@ def sizes_of(setting: Setting, devices: int | None = None) -> Sizes:
     """All sizes of a setting; `devices` is how many there are, where that is given."""
     layout = setting.layout
     return Sizes(
-        model=setting.model,
+        model=setting.model if setting.shaped else None,
         sequence_length=setting.sequence_length,
         devices=devices,
         tensor=layout.tensor,

@@ -48,15 +48,18 @@ def explicit(sizes: Sizes) -> Broken | None:
     """Layers of each stage, where they are given: one number for each, no layer lost, no stage empty. The first may
     have the embedding alone, the last the output layer: that the task's chain has one, its worker judges."""
     layers, count = sizes.stage_layers, (sizes.pipeline or 1) * (sizes.virtual or 1)
-    if not layers or sizes.model is None:
+    if not layers:
         return None
-    whole = sizes.model.layers
+    # how many layers there are is for the worker to judge where the model is not described
+    whole = sum(layers) if sizes.model is None else sizes.model.layers
     if sizes.pipeline is not None and len(layers) != count:
         why = f"has {len(layers)} numbers for {sizes.pipeline} x {sizes.virtual or 1} stages"
         return _layout(layers, why, ("pipeline", "virtualStages"))
     if sum(layers) != whole:
         why = f"places {sum(layers)} layers and the model has {whole}: the rest would be {_fate(sum(layers), whole)}"
         return _layout(layers, why)
+    if not any(layers):
+        return _layout(layers, "places no layers")
     if 0 in layers[1:-1]:
         empty = layers.index(0, 1)
         return _layout(layers, f"leaves stage {empty} without layers, and its neighbours would wait for it for ever")

@@ -106,7 +106,7 @@ def _meant(case: Case, wire: dict[str, Any]) -> dict[str, Any]:
     layers, model = wire.get("stageLayers", []), case.request.model
     count = case.plan.pipeline * case.plan.virtual_stages
     whole = model.layers if isinstance(model, TransformerModel) else 0
-    usual = not layers or list(layers) == [whole // count] * count
+    usual = not layers or len(layers) == count == 1 or list(layers) == [whole // count] * count
     return {name: value for name, value in wire.items() if name != "stageLayers"} if usual else wire
 
 
@@ -154,10 +154,8 @@ def _layout(case: Case) -> Contradiction | None:
 
 
 def _sizes(case: Case) -> Sizes:
-    """A model that is known by its sizes only has no heads or layers to judge."""
     batch = case.plan.global_batch if case.plan.managed else None
-    sizes = sizes_of(case.setting, case.plan.world_size)._replace(global_batch=batch, lone_ends=False)
-    return sizes if isinstance(case.request.model, TransformerModel) else sizes._replace(model=None)
+    return sizes_of(case.setting, case.plan.world_size)._replace(global_batch=batch, lone_ends=False)
 
 
 def _batch(case: Case) -> Contradiction | None:

@@ -109,7 +109,10 @@ def _batches(sizes: Sizes) -> Iterator[int]:
 def _lists(sizes: Sizes) -> Iterator[tuple[int, ...]]:
     """Whole lists: as long as given with as few layers moved as can be, or of the number of stages; or none."""
     given, layers = sizes.stage_layers, _layers(sizes)
-    yield from _moved(given, layers)
+    if sizes.model is None:
+        # as many as the list says, or as stages need
+        layers = max(sum(given), len(given), (sizes.pipeline or 1) * (sizes.virtual or 1))
+    yield from _moved(given, layers) if any(given) else ()
     lengths = sorted(range(1, min(layers, len(given) + MOST_TRIED) + 1), key=lambda n: (abs(n - len(given)), n))
     stages = () if sizes.pipeline is None else (sizes.pipeline * (sizes.virtual or 1),)
     for length in (*(n for n in stages if 0 < n <= layers), *lengths[:MOST_TRIED]):

@@ -1,14 +1,17 @@
 """The fullest stage is found among a few, and a model without a shape has a footprint too."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, setting
 
 from kuangchao_contracts.parallel import Schedule
-from kuangchao_contracts.plan import MeasuredModel, Optimizer, Precision
+from kuangchao_contracts.plan import MeasuredModel, Optimizer, Precision, Sharding
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS, measured_peak
+from kuangchao_operator.layers.strategy.footprint.measured import measured_peaks
 from kuangchao_operator.layers.strategy.footprint.peaks import fullest, peaks
+from kuangchao_operator.layers.strategy.footprint.setting import SHAPELESS
 from kuangchao_operator.layers.strategy.footprint.stages import decisive, stages
 
 CHUNKS = {Schedule.INTERLEAVED: 2, Schedule.ZERO_BUBBLE_V: 2}
@@ -41,7 +44,50 @@ def measured(model: MeasuredModel, **changes: object) -> int:
     one = setting(
         SHAPELESS, **{"backend": "kuangchao-cpu", "precision": Precision.FP32, "sequence_length": 1, **changes}
     )
-    return measured_peak(model, one, CALIBRATION).allocated_bytes
+    return measured_peaks(model, one, CALIBRATION)[0].allocated_bytes
+
+
+@settings(deadline=None)
+@given(
+    schedule=st.sampled_from(Schedule),
+    pipeline=st.sampled_from([1, 2, 4]),
+    tensor=st.sampled_from([1, 2]),
+    rounds=st.integers(1, 4),
+    sharding=st.sampled_from(Sharding),
+    cuts=st.lists(st.integers(1, 3), min_size=8, max_size=8),
+)
+def test_no_stage_of_a_described_model_holds_more_than_is_counted_where_only_its_sizes_are_known(
+    schedule: Schedule, pipeline: int, tensor: int, rounds: int, sharding: Sharding, cuts: list[int]
+) -> None:
+    virtual = CHUNKS.get(schedule, 1) if pipeline > 1 else 1
+    layers = tuple(cuts[: pipeline * virtual])
+    sizes = {"tensor": tensor, "pipeline": pipeline, "virtual": virtual, "data": 2, "stage_layers": layers}
+    shaped = setting(
+        LLAMA_8B.replace(layers=sum(layers)),
+        layout=Layout(**sizes),
+        schedule=schedule,
+        micro_batches=pipeline * rounds,
+        sharding=sharding,
+    )
+    (whole,) = peaks(replace(shaped, layout=Layout(data=2)), CALIBRATION)
+    model = MeasuredModel(
+        parameters=whole.stage.held.total, activation_bytes_per_sample=whole.stage.activations // shaped.micro_batch
+    )
+    bounds = measured_peaks(model, replace(shaped, model=SHAPELESS), CALIBRATION)
+    for found, bound in zip(peaks(shaped, CALIBRATION), bounds, strict=True):
+        assert all(part <= most for part, most in zip(found.states, bound.states, strict=True))
+        assert found.stage.activations <= bound.stage.activations
+        assert found.parts.whole_gradients <= bound.parts.whole_gradients
+
+
+def test_every_rank_of_a_measured_model_that_is_divided_counts_all_of_it_and_what_is_in_flight() -> None:
+    model = MeasuredModel(parameters=1_000, activation_bytes_per_sample=GIB, buffer_bytes=77)
+    assert measured(model, layout=Layout(tensor=4)) == measured(model) == 28 * 1_000 + GIB + 77
+    stages = {"micro_batches": 8, "layout": Layout(pipeline=4), "sequence_length": 1, "backend": "kuangchao-cpu"}
+    one = setting(SHAPELESS, precision=Precision.FP32, **stages)
+    assert [peak.stage.activations // GIB for peak in measured_peaks(model, one, CALIBRATION)] == [4, 3, 2, 1]
+    every = measured_peaks(model, replace(one, schedule=Schedule.GPIPE), CALIBRATION)
+    assert [peak.stage.activations // GIB for peak in every] == [8, 8, 8, 8]
 
 
 def test_a_measured_model_is_its_states_samples_buffers_and_the_snapshot_on_a_cpu() -> None:

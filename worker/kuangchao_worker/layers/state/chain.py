@@ -110,9 +110,11 @@ def _even(layers: int, plan: ParallelPlan) -> tuple[int, ...]:
     count = plan.pipeline * plan.virtual_stages
     if layers % count:
         field, value = ("pipeline", count) if plan.virtual_stages == 1 else ("virtualStages", plan.virtual_stages)
-        raise InvalidInputError(
-            f"plan.{field}", value, f"does not divide {layers} layers among {plan.pipeline}, and stageLayers is empty"
-        )
+        why = f"does not divide {layers} layers among {plan.pipeline}, and stageLayers is empty"
+        base, rest = divmod(layers, count)
+        cut = f"stageLayers {[base] * (count - rest) + [base + 1] * rest}"
+        fewer = layers if plan.virtual_stages == 1 else max(1, layers // plan.pipeline)
+        raise InvalidInputError(f"plan.{field}", value, why, cut if base else fewer)
     return (layers // count,) * count
 
 

@@ -79,8 +79,17 @@ def explained(peak: Peak, setting: Setting, calibration: Calibration) -> StageFo
         reserved_bytes=peak.reserved_bytes,
         device_bytes=peak.device_bytes,
         phases=tuple(Phase(name=name.replace("_", " "), allocated_bytes=size) for name, size in named),
-        arithmetic=(*lines, *_rest(peak, setting, calibration.backends[setting.backend])),
+        arithmetic=(*_bound(peak.stage, setting), *lines, *_rest(peak, setting, calibration.backends[setting.backend])),
     )
+
+
+def _bound(stage: Stage, setting: Setting) -> tuple[str, ...]:
+    """That more is counted than will be there, where nothing says how a model is divided."""
+    sizes = {"tensor": setting.layout.tensor, "pipeline": setting.layout.pipeline}
+    named = " and ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+    if not named or not stage.whole_in_flight:
+        return ()
+    return (f"upper bound: nothing says how this model is divided by {named}, so each rank is counted with all of it",)
 
 
 def _optimizer_cost(setting: Setting, calibration: Calibration) -> str:
@@ -146,8 +155,12 @@ def _rest(peak: Peak, setting: Setting, backend: Backend) -> tuple[str, ...]:
 
 def _activations(stage: Stage, setting: Setting) -> str:
     if stage.layers_in_flight == 0:
-        each = stage.activations // setting.micro_batch
-        return f"activations: {setting.micro_batch} x {each:,} B (for each sample) = {human_bytes(stage.activations)}"
+        flying = max(1, stage.whole_in_flight)
+        each, times = stage.activations // setting.micro_batch // flying, f"{flying} micro-batches in flight x "
+        return (
+            f"activations: {times if flying > 1 else ''}{setting.micro_batch} x {each:,} B (for each sample) ="
+            f" {human_bytes(stage.activations)}"
+        )
     return (
         f"activations: {stage.layers_in_flight} layers x micro-batches in flight = {human_bytes(stage.activations)};"
         f" one layer's backward pass {human_bytes(stage.transient)}"

@@ -37,6 +37,8 @@ class Offload(StrEnum):
     PARAMETERS = "parameters"
 
 
+SHAPELESS = TransformerModel(name="measured", layers=1, hidden=1, heads=1, ffn=1, vocab=1)
+"""Stands in a Setting for a model without a shape: no part is asked of it."""
 CORE: frozenset[Recomputed] = frozenset({Recomputed.CORE_ATTENTION})
 
 
@@ -77,6 +79,11 @@ class Setting:
         if self.recompute is not Recompute.SELECTIVE:
             return False
         return part in self.modules or (part is Recomputed.EXPERT_ACTIVATION and Recomputed.EXPERTS in self.modules)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether layers and heads of the model are known."""
+        return self.model is not SHAPELESS
 
     @property
     def folded(self) -> bool:

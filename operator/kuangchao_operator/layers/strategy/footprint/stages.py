@@ -27,6 +27,8 @@ class Stage(NamedTuple):
     transient: int
     """What comes and goes while the layer that needs most runs its backward pass."""
     layers_in_flight: int
+    whole_in_flight: int = 0
+    """Micro-batches in flight of which all is counted, since no layers of the model are known; 0: they are."""
     fixed: int = 0
     """Buffers of modules: neither trained nor divided."""
 

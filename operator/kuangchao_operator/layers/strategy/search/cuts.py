@@ -19,13 +19,16 @@ Cut = tuple[int, ...]
 def cuts(space: Space, pipeline: int, virtual: int) -> Iterator[Cut | None]:
     """Cuts for so many stages of so many chunks, the simplest first; None stands for one that is even and comes out.
 
-    There are none where the layers are too few.
+    There are none where the layers are too few. Where they are not known it is for the worker to say what is even, and
+    whether a pinned cut has all of them.
     """
     count = pipeline * virtual
     layers, pinned = space.model.layers, space.pins.get("stageLayers")
     if pinned:
-        if len(pinned) == count and sum(pinned) == layers:
+        if len(pinned) == count and (sum(pinned) == layers or not space.shaped):
             yield tuple(pinned)
+    elif not space.shaped:
+        yield None
     elif layers >= count:
         found = (*_plain(layers, count), *(_faster(space, count) if virtual == 1 else ()))
         yield from (None if one == (layers // count,) * count else one for one in found)

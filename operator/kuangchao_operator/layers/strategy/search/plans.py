@@ -10,8 +10,7 @@ from kuangchao_contracts.plan import (
     TransformerModel,
 )
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
-from kuangchao_operator.layers.strategy.footprint.setting import Setting
+from kuangchao_operator.layers.strategy.footprint.setting import SHAPELESS, Setting
 from kuangchao_operator.layers.strategy.groups import mesh, overlays
 from kuangchao_operator.layers.strategy.placement import rules
 from kuangchao_operator.layers.strategy.schedule.simulation import even_bubble_ppm

@@ -8,6 +8,7 @@ from typing import Final
 from kuangchao_contracts.parallel import Objective
 from kuangchao_contracts.plan import Alternative, RejectedAxis
 from kuangchao_contracts.units import human_bytes
+from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.numbers import divisors
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL
 from kuangchao_operator.layers.strategy.search.best import Search
@@ -24,6 +25,8 @@ MOST_OTHERS: Final = 5
 SUMMARY: Final = 256
 BY_RULE: Final = "passed over by the rule that stands under objective"
 MANUAL: Final = "not given, and mode Manual leaves it out then"
+UNKNOWN: Final = "a model that is known by its sizes only has no layers to cut or to recompute"
+DIVIDED: Final = "nothing is known of the model's layers, so what the job does not pin is left alone"
 OF_PIPELINE: Final = ("virtualStages", "schedule", "stageLayers")
 
 
@@ -108,7 +111,7 @@ class Reasons:
         """Why an axis has nothing to do here, or is needed by nothing."""
         setting, space = self._winner.setting, self._search.space
         if not space.shaped and name != "sharding":
-            return "a model that is known by its sizes only has no layers to cut or to recompute"
+            return UNKNOWN if space.hypothetical and not _divided(setting) else DIVIDED
         if name == "expert" and space.model.experts is None:
             return "the model has no experts"
         if name == "sharding" and setting.layout.replicas == 1:
@@ -162,3 +165,7 @@ class Reasons:
         if name == "context":
             return f"sequence {self._search.space.training.sequence_length} fits without; "
         return "fits without; " if name in ("tensor", "pipeline") else ""
+
+
+def _divided(setting: Setting) -> bool:
+    return setting.layout.tensor > 1 or setting.layout.pipeline > 1

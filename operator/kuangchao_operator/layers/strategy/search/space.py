@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kuangchao_contracts.base import MOST_COUNT
 from kuangchao_contracts.plan import (
     DeviceShape,
     MeasuredModel,
@@ -14,9 +15,10 @@ from kuangchao_contracts.plan import (
 )
 from kuangchao_operator.layers.strategy.footprint.budget import spared_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
-from kuangchao_operator.layers.strategy.footprint.measured import SHAPELESS
+from kuangchao_operator.layers.strategy.footprint.setting import SHAPELESS
 from kuangchao_operator.layers.strategy.placement import filled_island
 from kuangchao_operator.layers.strategy.runnable import NEUTRAL, RUNNABLE, given, limits
+from kuangchao_operator.layers.strategy.staging import fewest_chunks
 
 FRAMEWORK = {"cpu": "kuangchao-cpu", "gpu": "kuangchao"}
 """Whose figures of the calibration hold for which kind of device."""
@@ -57,8 +59,8 @@ class Space(NamedTuple):
     @property
     def pieces(self) -> int:
         """Most runs of layers that a pipeline can be cut into: those that a pinned list names, among which both ends
-        may have none, or else one for each layer."""
-        return len(self.pins.get("stageLayers", ())) or self.model.layers
+        may have none, or else one for each layer; any number where no layers are known."""
+        return len(self.pins.get("stageLayers", ())) or (self.model.layers if self.shaped else MOST_COUNT)
 
     def options(self, name: str, found: tuple[Any, ...]) -> tuple[Any, ...]:
         """The pinned value of an axis, or else what was found for it and may be used."""
@@ -103,6 +105,8 @@ def pinned(parallelism: Parallelism) -> dict[str, Any]:
 def _pins(request: PlanRequest, opened: frozenset[str], *, shaped: bool) -> dict[str, Any]:
     closed = {name: value for name, value in NEUTRAL.items() if name not in opened}
     if not shaped:
-        # a model without layers cannot be cut; its states can be sharded
+        # where no layers are known the planner divides what is pinned and nothing else; states can be sharded
         closed |= {name: value for name, value in NEUTRAL.items() if name != "sharding"}
+        if (request.parallelism.pipeline or 1) > 1:
+            closed["virtualStages"] = fewest_chunks(request.parallelism.schedule)
     return {**closed, **pinned(request.parallelism)}

@@ -124,7 +124,7 @@ def _undivided(space: Space) -> bool:
     return (
         space.pins.get("virtualStages", 1) == 1
         and space.pins.get("schedule", Schedule.ONE_F_ONE_B) is Schedule.ONE_F_ONE_B
-        and space.pins.get("stageLayers", ()) in ((), (space.model.layers,))
+        and len(space.pins.get("stageLayers", ())) <= 1
     )
 
 
