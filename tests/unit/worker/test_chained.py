@@ -14,7 +14,7 @@ from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state.chain import Stage, chain, units
 from kuangchao_worker.rank.chained import require_chain
 from kuangchao_worker.rank.stages import model_input
-from kuangchao_worker.tasks import Task
+from kuangchao_worker.tasks import Task, load_task
 from kuangchao_worker.tasks.mlp import mlp
 
 RULES = ParallelRules(chain=("first", "blocks.*", "last"))
@@ -124,3 +124,10 @@ def test_a_model_may_be_given_its_tensor_by_name() -> None:
     made = replace(mlp({}), loss=lambda module, batch: module(input=batch[0]).sum())
     batch = made.dataset[0:2]
     assert model_input(made, batch) is batch[0]
+
+
+@pytest.mark.parametrize("name", ["transformer", "moe"])
+def test_the_reference_models_are_compared(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = load_task(f"kuangchao_worker.tasks.text:{name}", {"windows": "8"})
+    check(made)
+    assert caplog.messages == [], "experts are chosen by values, of which the check has none"

@@ -38,16 +38,20 @@ def mixture(experts: nn.ModuleList, tokens: torch.Tensor, weights: torch.Tensor,
 
     `tokens` (tokens, hidden); `weights` and `chosen` (tokens, experts per token), the latter numbers of `experts`.
     """
-    places = chosen.flatten()
-    order = places.argsort(stable=True)
+    places, order = chosen.flatten().sort(stable=True)
     rows = order // chosen.shape[-1]
-    counts = torch.bincount(places, minlength=len(experts))
+    # of sorted numbers; torch.bincount waits for the device, and has nothing for tensors without values
+    ends = torch.arange(len(experts) + 1, dtype=places.dtype, device=places.device)
+    counts = torch.searchsorted(places, ends).diff()
     made = _made(experts, tokens[rows], counts)
     return torch.zeros_like(tokens).index_add(0, rows, (made * weights.flatten()[order, None]).to(tokens.dtype))
 
 
 def _made(experts: nn.ModuleList, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """What experts make of tokens that are sorted by expert, `counts` for each."""
+    if counts.is_meta:
+        # who is chosen is not known where tensors have no values, and makes no other shape
+        return _each(list(experts), tokens, [part.shape[0] for part in tokens.tensor_split(len(experts))])
     group = present().expert
     if group is None or not any(isinstance(expert, Elsewhere) for expert in experts):
         return _each(list(experts), tokens, counts.tolist())
