@@ -84,7 +84,7 @@ def test_a_sequential_is_a_chain_of_its_members() -> None:
 @pytest.mark.parametrize(
     ("rules", "plan", "message"),
     [
-        (NO_RULES, {}, "chain.*is empty"),
+        (NO_RULES, {}, "plan.pipeline=2: .*chain is empty, .*nearest legal value: 1"),
         (ParallelRules(chain=("embedding", "block.*")), {}, r"chain='block\.\*'.*no module"),
         (ParallelRules(chain=("embedding", "blocks.*", "head")), {}, r"does not hold norm\.weight"),
         (RULES, {}, r"pipeline=2: does not divide 3 layers.*nearest legal value: stageLayers \[1, 2\]"),

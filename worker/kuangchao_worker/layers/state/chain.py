@@ -67,7 +67,8 @@ def stage_links(module: nn.Module, rules: ParallelRules, plan: ParallelPlan, sta
     """
     links, layers, count = chain(module, rules), repeated(module, rules), plan.pipeline * plan.virtual_stages
     if not links:
-        raise InvalidInputError(FIELD, (), f"is empty, and the plan cuts the model into {count} stages")
+        why = f"{FIELD} is empty, and the model shows no modules that it calls one after the other alone"
+        raise InvalidInputError("plan.pipeline", plan.pipeline, why, 1)
     sizes = plan.stage_layers or _even(len(layers), plan)
     if len(sizes) != count or sum(sizes) != len(layers):
         raise InvalidInputError("plan.stageLayers", sizes, f"is no cut of {len(layers)} layers in {count}")
