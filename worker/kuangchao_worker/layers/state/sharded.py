@@ -44,6 +44,7 @@ from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.split import (
     check_divided,
+    check_held,
     check_kinds,
     check_rules,
     divide,
@@ -83,6 +84,8 @@ class ShardedStore:
         check_rules(module, rules)
         if plan.expert > 1 or plan.tensor > 1:
             check_experts(module, rules, plan.expert)
+        if plan.tensor > 1:
+            check_held(module, rules, sequence=plan.sequence)
         if plan.sequence:
             check_divided(rules)
             check_tokens(module, rules)

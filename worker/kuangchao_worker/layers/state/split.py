@@ -39,6 +39,32 @@ def check_rules(module: nn.Module, rules: ParallelRules) -> None:
             raise InvalidInputError("task.rules.tensor", pattern, "names no module of the model")
 
 
+def check_held(module: nn.Module, rules: ParallelRules, *, sequence: bool) -> None:
+    """Raise InvalidInputError for a style of a module that torch cannot give it: one that is no linear layer or table,
+    or computes its weight from other parameters, as weight norm and parametrizations do.
+    """
+    mixtures = mixtures_of(module, rules)
+    beside = (*lists_of(module, rules), *mixtures)
+    for pattern, style in rules.tensor.items():
+        for name in matching(module, pattern):
+            part = module.get_submodule(name)
+            below = next((own for own, _ in part.named_parameters() if "." in own), None)
+            if style is TensorStyle.WHOLE or name in mixtures or inside(name, beside):
+                continue
+            if style is TensorStyle.SEQUENCE:
+                if sequence and below is not None:
+                    why = f"is told {style.value} and holds {below} in a module below, which torch does not replicate"
+                    raise InvalidInputError("task.rules.tensor", name, why, f"{name}.{below.rpartition('.')[0]}")
+                continue
+            if not isinstance(part, nn.Linear | nn.Embedding):
+                why = f"is told {style.value} and is a {type(part).__name__}; that divides Linear and Embedding"
+                raise InvalidInputError("task.rules.tensor", name, why, "no style")
+            if below is not None or "weight" not in dict(part.named_parameters(recurse=False)):
+                own = below or next((own for own, _ in part.named_parameters()), "nothing")
+                why = f"is told {style.value} and computes its weight from {own}, of which a rank would need the whole"
+                raise InvalidInputError("task.rules.tensor", name, why, "no style")
+
+
 def check_divided(rules: ParallelRules) -> None:
     """Raise InvalidInputError where nothing divides the tokens before the first module that takes a part of them: each
     tensor rank would take all tokens for its part, and the model see them several times.
