@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 from kuangchao_contracts.errors import InvalidInputError
@@ -19,7 +20,7 @@ from kuangchao_contracts.plan import Precision
 from kuangchao_worker.layers.execution.executor import Outcome
 from kuangchao_worker.pod.channel import MAX_MESSAGE, RankMessage
 from kuangchao_worker.rank.failure import describe, kind_of, layer_of
-from kuangchao_worker.rank.stages import loss_of
+from kuangchao_worker.rank.stages import loss_of, on_model
 from kuangchao_worker.tasks import load_task
 from kuangchao_worker.tasks.mlp import mlp
 from tests.unit.worker.parts import Loop, curve
@@ -71,6 +72,28 @@ def test_a_pipelines_loss_is_computed_from_what_the_last_stage_gives() -> None:
     with pytest.raises(InvalidInputError, match=r"task\.loss=\S+: has no gradient"):
         loss_of(replace(MLP, loss=lambda *given: module_of(*given).mean().detach()), output, batch)
     assert loss_of(replace(MLP, loss=lambda *given: module_of(*given).mean()), output, batch).item() == 2
+
+
+def test_a_loss_that_leads_to_no_weight_is_refused_before_ranks_wait_for_its_gradients() -> None:
+    module, own = MLP.model(), torch.ones((), requires_grad=True)
+    given = MLP.dataset[:2]
+
+    def recomputed() -> torch.Tensor:
+        # the graph shows the input alone, which only makes torch's checkpoint give a gradient
+        first = given[0].requires_grad_()
+        return checkpoint(module, first, use_reentrant=True).mean()  # type: ignore[no-any-return]
+
+    assert on_model(MLP.loss(module, given)) > 0
+    assert on_model(recomputed()).numel() == 1
+    for lost in (own * 2, given[0].sum() * own, own.exp() + module(given[0]).mean().detach()):
+        with pytest.raises(
+            InvalidInputError, match=r"task\.loss=\S+: has a gradient that leads to nothing of the model"
+        ):
+            on_model(lost)
+    output = module(given[0])
+    assert loss_of(replace(MLP, loss=lambda *pair: module_of(*pair).mean() + own), output, given).numel() == 1
+    with pytest.raises(InvalidInputError, match="leads to nothing of the model"):
+        loss_of(replace(MLP, loss=lambda *pair: module_of(*pair).mean().detach() * own), output, given)
 
 
 def module_of(module: nn.Module, batch: Any) -> torch.Tensor:

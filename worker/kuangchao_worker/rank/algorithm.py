@@ -13,7 +13,7 @@ from kuangchao_worker.layers.state.chain import chain
 from kuangchao_worker.parallel.groups import Groups, divided_over
 from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.rank.chained import require_chain
-from kuangchao_worker.rank.stages import loss_of, model_input, single
+from kuangchao_worker.rank.stages import loss_of, model_input, on_model
 from kuangchao_worker.tasks import Task
 
 COMPUTED_IN: Final = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -80,13 +80,17 @@ class TaskAlgorithm:
         """See Algorithm."""
         with self._store.reduction(last=last), divided_over(self._groups):
             with self._autocast():
-                loss = single(self._store.compute(self._task.loss, _to_device(batch, self._device)))
+                loss = self._store.compute(self._loss, _to_device(batch, self._device))
             factor = self._scale * self._store.rule.factor
             (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]  # torch
         if self._groups.context is not None and not self._groups.attended:
             # its tokens never met those of other ranks: what it learns would be another model's
             raise InvalidInputError("task.rules.tokens", "given", "but the model calls no kuangchao_worker.parallel")
         return loss.item()
+
+    def _loss(self, module: nn.Module, batch: Any) -> torch.Tensor:
+        # looked at before ranks wait for one another in what their gradients have in common
+        return on_model(self._task.loss(module, batch))
 
     def pipe_step(self, batches: list[Any]) -> float:
         """See Algorithm."""

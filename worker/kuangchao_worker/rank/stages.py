@@ -4,10 +4,14 @@ User code calls a module once and computes a loss from what it gives. Here that 
 what it is called with, or one that gives what the last stage has computed. The task never knows.
 """
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_worker.tasks import Task
@@ -53,7 +57,36 @@ def loss_of(task: Task, output: torch.Tensor, batch: Any) -> torch.Tensor:
     loss = task.loss(given, batch)
     if given.calls != 1:
         raise InvalidInputError("task.loss", given.calls, "calls of the model; a pipeline's is called once", 1)
-    return single(loss)
+    return _met(single(loss), lambda node: node is output.grad_fn or getattr(node, "variable", None) is output)
+
+
+def on_model(loss: Any) -> torch.Tensor:
+    """The loss of a micro-batch. Raises InvalidInputError as `single`, and where it leads back to no weight.
+
+    Whose backward pass calls torch's own functions alone is looked through; what others hide, as a checkpoint hides the
+    layers that it computes once more, is taken for the model's.
+    """
+    return _met(single(loss), lambda node: isinstance(node, BackwardCFunction) or _is_weight(node))
+
+
+def _is_weight(node: Node) -> bool:
+    return isinstance(getattr(node, "variable", None), nn.Parameter)
+
+
+def _met(loss: torch.Tensor, found: Callable[[Node], bool]) -> torch.Tensor:
+    """The loss, if its way back comes to what is looked for; a model has weights near its output, so few are seen."""
+    seen, due = {loss.grad_fn}, deque([loss.grad_fn])
+    while due:
+        node = due.popleft()
+        if node is None:
+            continue
+        if found(node):
+            return loss
+        after = [following for following, _ in node.next_functions if following not in seen]
+        seen.update(after)
+        due += after
+    why = "has a gradient that leads to nothing of the model"
+    raise InvalidInputError("task.loss", loss.item(), why, "what is computed from the model's output")
 
 
 def single(loss: Any) -> torch.Tensor:
