@@ -10,7 +10,7 @@ import pytest
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CheckpointCorruptError, KuangchaoError, StaleEpochError, UnavailableError
 from kuangchao_contracts.run import CommitReply, RestorePointReply
-from kuangchao_worker.agent import volume
+from kuangchao_worker.agent import checkpoints, volume
 from kuangchao_worker.agent.checkpoints import CheckpointKeeper
 from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.pod.shards import ShardsDone, done_name, file_digest, finished_name, working_name
@@ -126,6 +126,28 @@ async def test_a_part_that_could_not_be_written_gives_up_its_checkpoint_and_no_o
     await settled(kept)
     assert ledger.committed == [finished_name(10, 1)]
     assert (kept.metrics["checkpointErrors"], kept.metrics["checkpointError"][:7]) == ("2", "OSError")
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["late", "never"])
+async def test_steps_come_into_the_ledger_in_their_order_however_late_their_parts_are_seen(
+    base: Path, monkeypatch: pytest.MonkeyPatch, *, comes: bool
+) -> None:
+    """A newer one is complete by the first look, while the older one waits for its next."""
+    monkeypatch.setattr(checkpoints, "LATE_SECONDS", 60.0 if comes else 0.0)
+    looks: list[Path] = []
+    found = volume.read_done
+    monkeypatch.setattr(volume, "read_done", lambda working, world: looks.append(working) or found(working, world))
+    ledger = Ledger()
+    kept = keeper(base, ledger)
+    kept.saved(written(base, 9, ranks=1))
+    await until(lambda: bool(looks))
+    kept.saved(written(base, 10))
+    await until(lambda: base / working_name(10, 1) in looks)
+    if comes:
+        written(base, 9)
+    await settled(kept)
+    assert ledger.committed == [*([finished_name(9, 1)] if comes else []), finished_name(10, 1)]
+    assert kept.metrics.get("checkpointErrors", "0") == ("0" if comes else "1")
 
 
 async def test_directories_of_others_are_not_touched(base: Path, tmp_path: Path) -> None:

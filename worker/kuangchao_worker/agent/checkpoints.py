@@ -25,6 +25,9 @@ SHARDS_SECONDS: Final = 1_800.0
 COMMIT_SECONDS: Final = 3_600.0
 POLL_SECONDS: Final = 0.05
 SLOWEST_POLL: Final = 1.0
+LATE_SECONDS: Final = 10.0
+"""For parts of a checkpoint after a newer one is complete. Ranks write one after the other: they are there already or
+never will be, apart from how late a shared volume shows them."""
 log = logging.getLogger("kuangchao.checkpoints")
 
 
@@ -36,6 +39,7 @@ class CheckpointKeeper:
         self._resource = job_resource(launch.namespace, launch.job)
         self._pending: dict[Path, asyncio.Task[None]] = {}
         self._failed: set[Path] = set()
+        self._deadlines: dict[Path, float] = {}
         self._one_at_a_time = asyncio.Lock()
         self.metrics: dict[str, str] = {}
         self._errors = 0
@@ -109,6 +113,7 @@ class CheckpointKeeper:
     async def _finish(self, working: Path) -> None:
         try:
             shards = await self._collect(working)
+            await self._older_first(working)
             async with self._one_at_a_time:
                 await self._commit(working, shards)
         except (KuangchaoError, OSError) as error:
@@ -118,15 +123,26 @@ class CheckpointKeeper:
 
     async def _collect(self, working: Path) -> list[ShardsDone]:
         """Parts of all ranks, also those of other pods, which share the volume but not this process."""
-        deadline, pause = asyncio.get_running_loop().time() + SHARDS_SECONDS, POLL_SECONDS
+        started, pause = asyncio.get_running_loop().time(), POLL_SECONDS
+        self._deadlines.setdefault(working, started + SHARDS_SECONDS)
         while True:
+            late = (now := asyncio.get_running_loop().time()) >= self._deadlines[working]
             found = await asyncio.to_thread(volume.read_done, working, self._launch.plan.world_size)
             if not isinstance(found, str):
                 return found
-            if asyncio.get_running_loop().time() >= deadline:
-                raise UnavailableError(f"not complete within {SHARDS_SECONDS:.0f} s: {found}")
+            if late:
+                raise UnavailableError(f"not complete within {now - started:.0f} s: {found}")
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, SLOWEST_POLL)
+
+    async def _older_first(self, working: Path) -> None:
+        """Wait for those of earlier steps, which the ledger does not take any more once it has this one."""
+        older = {path: task for path, task in self._pending.items() if not task.done() and _step(path) < _step(working)}
+        late = asyncio.get_running_loop().time() + LATE_SECONDS
+        for path in older:
+            self._deadlines[path] = min(late, self._deadlines.get(path, late))
+        if older:
+            await asyncio.wait(older.values())
 
     async def _commit(self, working: Path, shards: list[ShardsDone]) -> None:
         named = parse_name(working.name)
@@ -154,3 +170,8 @@ class CheckpointKeeper:
     def _problem(self, text: str) -> None:
         self._errors += 1
         self.metrics |= {"checkpointErrors": str(self._errors), "checkpointError": text[:64]}
+
+
+def _step(directory: Path) -> int:
+    named = parse_name(directory.name)
+    return named[0] if named is not None else 0
