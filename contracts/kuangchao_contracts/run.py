@@ -19,6 +19,8 @@ Rank = Annotated[int, Field(ge=0, le=1_048_575)]
 MemoryBytes = Annotated[int, Field(ge=0, le=2**53)]
 DRAINED_EXIT: Final = 143
 """128 + SIGTERM, of a rank and of its pod: ended early because it was told to, which is no fault of the program."""
+STOPPED: Final = "stopped"
+"""Section of a rank whose process is stopped (SIGSTOP): it does nothing at all, and others wait for it."""
 OOM_KINDS: Final = frozenset({"OutOfMemory", "OutOfMemoryError", "MemoryError"})
 """Classes of errors by which a rank says that there was no memory left."""
 MAX_HEADS_TEXT = 640

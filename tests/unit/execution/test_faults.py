@@ -232,6 +232,23 @@ def test_hang_by_policy(action: HangAction, assessed: bool) -> None:
         assert (world.reason(), world.holds(C.READY)) == (Reason.HUNG, True)
 
 
+@pytest.mark.parametrize("sections", [("train", "stopped"), ("evaluate", "stopped")])
+def test_a_rank_whose_process_is_stopped_is_named_for_a_hang(sections: tuple[str, str]) -> None:
+    """All of them wait after the same step."""
+    world = World(make_job(fault=FaultPolicy(hang_seconds=60, first_step_seconds=60))).run(step=0)
+    world.pass_time(1)
+    world.beat(5)
+    world.settle()
+    world.pass_time(60)
+    for index, section in enumerate(sections):
+        world.beat(5, only=[index], section=section)
+    world.settle()
+    (found,) = world.assessed
+    (failure,) = found.report.failures
+    assert (failure.reason, failure.rank, failure.pod) == (Reason.HUNG, 1, world.pod(1).name)
+    assert "the process of rank 1 is stopped, by a signal, after step 5" in failure.message
+
+
 def test_steps_that_nobody_could_hear_of_are_no_hang() -> None:
     """An operator that was away for longer than hangSeconds finds its old word on the progress in the status."""
     world = World(make_job(training={"steps": 1000})).run(step=10)

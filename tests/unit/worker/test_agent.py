@@ -242,6 +242,40 @@ pathlib.Path({str(started)!r}).write_text(str(child.pid))
     await ranks.end()
 
 
+async def test_a_script_may_save_between_sigterm_and_sigkill_and_no_longer(tmp_path: Path) -> None:
+    ready, saved = tmp_path / "ready", tmp_path / "saved"
+    saves = f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(saved)!r}).touch(), os._exit(0)))"
+    ignores = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    ended: dict[int, int | None] = {}
+    ranks = Ranks(lambda process: ended.update({process.rank: process.exit_code}))
+    for rank, handles in enumerate((saves, ignores)):
+        program = f"import os, pathlib, signal, time\n{handles}\npathlib.Path({str(ready)!r} + '{rank}').touch()\n"
+        ranks.start_cold(rank, [sys.executable, "-c", f"{program}time.sleep(600)"], dict(os.environ))
+    async with asyncio.timeout(60):
+        while not all((tmp_path / f"ready{rank}").exists() for rank in range(2)):
+            await asyncio.sleep(0.01)
+    await ranks.end(0.5)
+    assert saved.exists()
+    assert ended == {0: 0, 1: -signal.SIGKILL}
+
+
+async def test_a_process_that_is_stopped_is_told_from_one_that_waits() -> None:
+    ranks = Ranks(lambda _: None)
+    for rank in range(2):
+        ranks.start_cold(rank, ["sleep", "600"], dict(os.environ))
+    stopped = next(process for process in ranks._running.values() if process.rank == 1)
+    stopped.signal(signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        while ranks.stopped() != {1}:
+            await asyncio.sleep(0.01)
+    stopped.signal(signal.SIGCONT)
+    async with asyncio.timeout(60):
+        while ranks.stopped():
+            await asyncio.sleep(0.01)
+    await ranks.end()
+    assert ranks.stopped() == set()
+
+
 def test_what_an_agent_cannot_prepare_is_told_in_our_own_words() -> None:
     view = RankView(0)
     view.refuse(volume.CheckpointPathInUseError.code, "taken")

@@ -17,7 +17,7 @@ from kuangchao_worker.agent.client import GateClient
 from kuangchao_worker.agent.forge import Forge
 from kuangchao_worker.agent.notes import NoteQueue
 from kuangchao_worker.agent.ranks import RankProcess
-from kuangchao_worker.agent.session import Exit, Session
+from kuangchao_worker.agent.session import Exit, Rejoin, Session
 from kuangchao_worker.agent.settings import Settings
 from kuangchao_worker.agent.vigil import Vigil
 from kuangchao_worker.pod.channel import RankMessage
@@ -36,12 +36,13 @@ class Control:
     def __init__(self) -> None:
         self.beats: list[HeartbeatRequest] = []
         self.reachable: Callable[[], bool] = lambda: True
+        self.attempt: Callable[[], int] = lambda: 1
 
     async def call(self, op: str, resource: str, request: HeartbeatRequest, answer: Any) -> HeartbeatReply:
         self.beats.append(request)
         if not self.reachable():
             raise UnavailableError("no answer")
-        return HeartbeatReply(attempt=1, directive=Directive.CONTINUE)
+        return HeartbeatReply(attempt=self.attempt(), directive=Directive.CONTINUE)
 
 
 class NoForge:
@@ -85,6 +86,20 @@ async def test_without_a_forge_a_rank_is_started_cold(tmp_path: Path, monkeypatc
     with contextlib.suppress(asyncio.CancelledError):
         await running
     assert control.beats[-1].ranks[0].exit_code == 3
+
+
+async def test_ranks_of_a_script_are_told_to_end_when_another_attempt_begins(tmp_path: Path) -> None:
+    """As torchrun tells the survivors of a failed rank; one that saves then has time to."""
+    ready, saved = tmp_path / "ready", tmp_path / "saved"
+    handler = f"lambda *_: (pathlib.Path({str(saved)!r}).touch(), os._exit(0))"
+    program = f"import os, pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
+    program += f"pathlib.Path({str(ready)!r}).touch()\ntime.sleep(600)"
+    control = Control()
+    control.attempt = lambda: 2 if ready.exists() else 1
+    session = made(tmp_path, control, None, "-c", program)
+    assert await asyncio.wait_for(session.run(), 60) == Rejoin(2)
+    assert saved.exists()
+    assert made(tmp_path, control, "kuangchao_worker.tasks.mlp:mlp")._grace() == 0, "they wait for one another in vain"
 
 
 async def test_a_rank_speaks_for_itself_and_for_its_attempt_only(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from kuangchao_worker.agent.launcher import launched
 
 TAIL_BYTES: Final = 8_192
 KILL_SECONDS: Final = 10.0
+STOPPED_STATE: Final = "T"
+"""Of a process in /proc: by a signal. One that a debugger holds has a small letter."""
 _RAISED: Final = re.compile(r"^(?:\[rank\d+\]: )?([A-Za-z_][\w.]*)(?::|$)")
 """torch marks every line of a traceback with the rank, once a script has made a process group."""
 log = logging.getLogger("kuangchao.ranks")
@@ -127,21 +130,39 @@ class Ranks:
         for process in self._running.values():
             process.signal(number)
 
-    async def end(self) -> None:
-        """End all ranks by SIGKILL. One in an uninterruptible wait cannot be ended, so waiting for it has a limit."""
+    def stopped(self) -> set[int]:
+        """Ranks whose process runs no more and has not ended."""
+        return {process.rank for process in self._running.values() if _state(process.pid) == STOPPED_STATE}
+
+    async def end(self, grace: float = 0) -> None:
+        """End all ranks by SIGKILL, after SIGTERM and so many seconds for those that do something about it.
+
+        One in an uninterruptible wait cannot be ended, so waiting for it has a limit.
+        """
+        if grace > 0:
+            self.signal(signal.SIGTERM)
+            await self._wait(grace)
         self.signal(signal.SIGKILL)
-        await self._wait()
+        await self._wait(KILL_SECONDS)
         for process in self._all:
             process.close()
         if self._running:
             log.error("ranks %s cannot be killed", sorted(p.rank for p in self._running.values()))
 
-    async def _wait(self) -> None:
-        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+    async def _wait(self, seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
         self.on_child()
         while self._running and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
             self.on_child()
+
+
+def _state(pid: int) -> str:
+    """A letter; "" where the system does not say. The name before it may hold anything, brackets too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
 
 
 def _ended_child() -> int | None:

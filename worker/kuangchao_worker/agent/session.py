@@ -43,6 +43,8 @@ from kuangchao_worker.pod.defaults import RANK_DEFAULTS
 
 DRAIN_MARGIN: Final = 5.0
 """Seconds of the grace period that are kept for the last commit and the last report."""
+SCRIPT_SECONDS: Final = 30.0
+"""Between SIGTERM and SIGKILL of what is left of a script's ranks, as torchrun has it."""
 log = logging.getLogger("kuangchao.agent")
 
 
@@ -118,7 +120,7 @@ class Session:
             await asyncio.wait([pings])
             if self._spawning is not None:
                 await asyncio.wait([self._spawning], timeout=ANSWER_SECONDS)
-            await self._ranks.end()
+            await self._ranks.end(self._grace())
             if self._keeper is not None:
                 await self._keeper.close()
             monitor.close()
@@ -137,7 +139,17 @@ class Session:
     def reports(self) -> list[RankReport]:
         """What is known of every rank of this pod."""
         held = self._keeper is not None and self._keeper.busy
-        return [view.report(held=held) for view in self.views.values()]
+        stopped = self._ranks.stopped()
+        return [view.report(held=held, stopped=view.rank in stopped) for view in self.views.values()]
+
+    def _grace(self) -> float:
+        """Seconds that ranks have to end by themselves, where they were not told to yet: a script may save then.
+
+        Ranks of a task save what they agree on, and wait for the failed one in vain.
+        """
+        if self._launch.command is None or self._draining:
+            return 0.0
+        return min(SCRIPT_SECONDS, self._settings.grace_seconds - DRAIN_MARGIN)
 
     # ---- start
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import DRAINED_EXIT, RankReport, RankState
+from kuangchao_contracts.run import DRAINED_EXIT, STOPPED, RankReport, RankState
 from kuangchao_worker.agent.memory import PodMemory
 from kuangchao_worker.agent.ranks import RankProcess
 from kuangchao_worker.pod.channel import RankMessage
@@ -95,8 +95,11 @@ class RankView:
         """The rank was never started."""
         self.state, self.exit_code, self.error_kind, self.error = RankState.EXITED, 1, kind[:64], message[:1024]
 
-    def report(self, *, held: bool) -> RankReport:
-        """What is told to the control plane. `held`: its last checkpoint is still on its way into the ledger."""
+    def report(self, *, held: bool, stopped: bool = False) -> RankReport:
+        """What is told to the control plane. `held`: its last checkpoint is still on its way into the ledger.
+
+        `stopped`: its process runs no more, which it cannot say itself.
+        """
         if held and self.exit_code in (0, DRAINED_EXIT):
             return RankReport(rank=self.rank, state=RankState.RUNNING, step=self.step, section="commit")
         return RankReport(
@@ -104,7 +107,7 @@ class RankView:
             state=self.state,
             step=self.step,
             total_steps=self.total,
-            section=self.section,
+            section=STOPPED if stopped and self.exit_code is None else self.section,
             exit_code=self.exit_code,
             error=self.error,
             error_kind=self.error_kind,

@@ -16,7 +16,7 @@ from kuangchao_contracts.descriptor import DeviceKind
 from kuangchao_contracts.faults import FaultReport
 from kuangchao_contracts.ranges import to_ranges
 from kuangchao_contracts.reasons import Reason
-from kuangchao_contracts.run import DRAINED_EXIT, RankReport
+from kuangchao_contracts.run import DRAINED_EXIT, STOPPED, RankReport
 from kuangchao_contracts.text import printable
 from kuangchao_operator.layers.execution import limits
 from kuangchao_operator.layers.execution.facts import Gang, catching_up, ended_badly, ended_well
@@ -311,8 +311,12 @@ class _Finder:
             told = self._gang.reports.values()
             # of a script, only some ranks may report: the others are not slow
             slowest = min(
-                (r for r in told if r.step or self._gang.managed), key=lambda r: (r.step, r.rank), default=None
+                (r for r in told if r.step or self._gang.managed or r.section == STOPPED),
+                key=lambda r: (r.section != STOPPED, r.step, r.rank),
+                default=None,
             )
+            if slowest and slowest.section == STOPPED:
+                text = f"{text}: the process of rank {slowest.rank} is stopped, by a signal, after step {slowest.step}"
             index = slowest.rank // self._gang.per_pod if slowest else None
             yield self._fault(Reason.HUNG, text, index, rank=slowest.rank if slowest else None)
 
@@ -380,7 +384,7 @@ def hang(snapshot: JobSnapshot, gang: Gang) -> str:
     stepped = last is not None and last > status.attempt_time
     base = max(last if stepped and last else status.attempt_time, snapshot.deaf_until or status.attempt_time)
     after_last = script and progress is not None and 0 < progress.total_steps <= progress.step
-    sections = {report.section for report in gang.reports.values()}
+    sections = {report.section for report in gang.reports.values()} - {STOPPED}
     resting = bool(sections - STEPPING) if script else EVALUATE in sections
     limit = policy.hang_seconds if stepped and not after_last and not resting else policy.first_step_seconds
     return f"no step completed for {limit} s" if (snapshot.now - base).total_seconds() >= limit else ""
