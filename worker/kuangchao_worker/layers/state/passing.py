@@ -29,13 +29,15 @@ class Passing:
 
     def watch(self, root: nn.Module, model: nn.Module) -> None:
         """Notice calls of the links from now on, in passes of the root, which may call the model several times."""
+        # not part of what is compiled, where the model is: as torch has it for what it does around a link itself
+        apart: Callable[[Any], Any] = torch.compiler.disable  # it has annotations in part
         for link in {id(link): link for link in self._links}.values():
             # before the link itself is gathered
-            link.register_forward_pre_hook(self._called, prepend=True, with_kwargs=True)
-        root.register_forward_pre_hook(self._begun, prepend=True)
-        root.register_forward_hook(self._ended, prepend=True)
-        model.register_forward_pre_hook(self._again)
-        model.register_forward_hook(self._over)
+            link.register_forward_pre_hook(apart(self._called), prepend=True, with_kwargs=True)
+        root.register_forward_pre_hook(apart(self._begun), prepend=True)
+        root.register_forward_hook(apart(self._ended), prepend=True)
+        model.register_forward_pre_hook(apart(self._again))
+        model.register_forward_hook(apart(self._over))
 
     def order(self) -> tuple[float, float]:
         """A number for the order in which links were gathered since the last step, and its square: to be added up."""
