@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ class Net(nn.Module):
 
     def __init__(self, act: Between) -> None:
         super().__init__()
-        self.act = act
+        self.act, self.calls = act, 0
         self.first, self.last = nn.Linear(16, 4), nn.Linear(4, 1)
         self.blocks = nn.ModuleList([Block(), Block()])
 
@@ -48,6 +49,21 @@ class Net(nn.Module):
 def through(net: Net, hidden: torch.Tensor) -> torch.Tensor:
     for block in net.blocks:
         hidden = block(hidden)
+    return hidden
+
+
+def untrained(net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return through(net, hidden)
+
+
+def written(part: nn.Module, name: str, hidden: torch.Tensor, value: object = None) -> torch.Tensor:
+    setattr(part, name, hidden if value is None else value)
+    return hidden
+
+
+def aside(net: Net, hidden: torch.Tensor) -> torch.Tensor:
+    net.aux = hidden.square().mean()
     return hidden
 
 
@@ -70,11 +86,18 @@ def recomputed(net: Net, given: torch.Tensor) -> torch.Tensor:
     return net.last(hidden)  # type: ignore[no-any-return]
 
 
+def recomputed_otherwise(net: Net, given: torch.Tensor) -> torch.Tensor:
+    hidden = net.first(given)
+    for block in net.blocks:
+        hidden = checkpoint(block, hidden, use_reentrant=True)
+    return net.last(hidden)  # type: ignore[no-any-return]
+
+
 def on_values(net: Net, given: torch.Tensor) -> torch.Tensor:
     return net.last(net.first(given) * given.mean().item())  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("act", [fine, recomputed, on_values])
+@pytest.mark.parametrize("act", [fine, recomputed, recomputed_otherwise, on_values])
 def test_a_model_that_calls_its_links_in_turn_is_one_and_who_needs_values_is_believed(act: Between) -> None:
     check(task(act))
 
@@ -89,6 +112,11 @@ def test_a_model_that_calls_its_links_in_turn_is_one_and_who_needs_values_is_bel
         (lambda net, x: net.last(through(net, net.first(x))) + 1, "last'.*does not give the model's output"),
         (lambda net, x: net.last(net.blocks[1](net.first(x))), "is not the order.*first, blocks.1, last"),
         (lambda net, x: net.last(net.blocks[1](net.blocks[0](net.first(x)), scale=2.0)), "called with 2 values"),
+        (lambda net, x: net.last(untrained(net, net.first(x))), "blocks.0'.*gives what has no gradient"),
+        (lambda net, x: net.last(through(net, aside(net, net.first(x)))), "the model'.*beside its links .pow"),
+        (lambda net, x: net.last(through(net, written(net, "kept", net.first(x)))), "the model'.*writes kept"),
+        (lambda net, x: net.last(through(net, written(net, "calls", net.first(x), net.calls + 1))), "writes calls"),
+        (lambda net, x: net.last(through(net, written(net.last, "skip", net.first(x)))), "writes last.skip"),
     ],
 )
 def test_what_a_pipeline_would_leave_out_is_refused(act: Between, said: str) -> None:
@@ -131,3 +159,94 @@ def test_the_reference_models_are_compared(name: str, caplog: pytest.LogCaptureF
     made = load_task(f"kuangchao_worker.tasks.text:{name}", {"windows": "8"})
     check(made)
     assert caplog.messages == [], "experts are chosen by values, of which the check has none"
+
+
+HOOKS: dict[str, tuple[Callable[[Net], object], str]] = {
+    "of what it is given": (
+        lambda net: net.register_forward_pre_hook(lambda _, given: (given[0] * 2,)),
+        "first'.*does not get what the model is given",
+    ),
+    "of what it gives": (
+        lambda net: net.register_forward_hook(lambda _, __, output: output * 2),
+        "last'.*does not give the model's output",
+    ),
+    "of its gradients": (
+        lambda net: net.register_full_backward_hook(lambda _, given, __: given),
+        "the model'.*has hooks",
+    ),
+}
+
+
+@pytest.mark.parametrize(("hook", "said"), HOOKS.values(), ids=HOOKS)
+def test_what_a_hook_of_the_model_does_would_be_left_out(hook: Callable[[Net], object], said: str) -> None:
+    def made() -> Net:
+        net = Net(fine)
+        hook(net)
+        return net
+
+    with pytest.raises(InvalidInputError, match=said):
+        check(replace(mlp({}), model=made, rules=RULES))
+
+
+class Passing(Block):
+    """Hands on beside the chain what it is given."""
+
+    def forward(self, hidden: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        self.aux = super().forward(hidden).mean()
+        return self.inner(hidden)  # type: ignore[no-any-return]
+
+
+class Taking(nn.Module):
+    """Takes from another module what is none of its own."""
+
+    def __init__(self, other: Passing) -> None:
+        super().__init__()
+        self.other = [other]
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + self.other[0].aux
+
+
+def test_a_link_that_takes_something_from_another_is_refused() -> None:
+    def made() -> Net:
+        net = Net(fine)
+        first = Passing()
+        net.blocks = nn.ModuleList([first, Taking(first)])
+        return net
+
+    with pytest.raises(InvalidInputError, match=r"blocks\.1'.*takes more than it is given: blocks\.0\.inner"):
+        check(replace(mlp({}), model=made, rules=RULES))
+
+
+def test_links_may_keep_what_they_like() -> None:
+    check(replace(mlp({}), model=passing, rules=RULES))
+
+
+def passing() -> Net:
+    net = Net(fine)
+    net.blocks = nn.ModuleList([Passing(), Passing()])
+    return net
+
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+LOSSES: dict[str, tuple[Loss, str]] = {
+    "what a link keeps": (lambda net, y: y.mean() + net.blocks[1].aux, "=.blocks.1.inner.*by another way"),
+    "weights": (lambda net, y: y.mean() + net.last.weight.norm(), "=.last.weight.*by another way"),
+    "a value": (lambda net, y: y.mean() * net.first.in_features, "=.first.*takes of the model"),
+    "two calls": (lambda net, y: net(y.new_zeros(2, 16)).mean() + y.mean(), "=2: calls of the model"),
+}
+
+
+@pytest.mark.parametrize(("loss", "said"), LOSSES.values(), ids=LOSSES)
+def test_a_loss_that_takes_more_than_the_output_is_refused(loss: Loss, said: str) -> None:
+    made = replace(mlp({}), model=passing, rules=RULES, loss=lambda module, batch: loss(module, module(batch[0])))
+    with pytest.raises(InvalidInputError, match=f"task.loss{said}"):
+        check(made)
+
+
+def test_of_a_loss_on_values_the_model_is_compared_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    loss = lambda module, batch: module(batch[0]).mean() * batch[1].mean().item()  # noqa: E731
+    check(replace(task(fine), loss=loss))
+    assert "the loss is not compared with the model" in caplog.text
+    with pytest.raises(InvalidInputError, match="does not get what first gives"):
+        check(replace(task(lambda net, x: net.last(through(net, net.first(x) * 2))), loss=loss))

@@ -3,6 +3,7 @@
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -224,6 +225,11 @@ def without(net: Any, x: torch.Tensor) -> torch.Tensor:
         return net.c(x)
 
 
+def kept(net: Any, x: torch.Tensor, value: Any) -> torch.Tensor:
+    net.kept = value
+    return net.c(x)
+
+
 CHAINS = {
     "a view": (lambda n, x: n.c(x.view(x.shape)), True),
     "a checkpoint": (lambda n, x: checkpoint(n.c, x, use_reentrant=True), True),
@@ -231,6 +237,9 @@ CHAINS = {
     "no gradients": (without, False),
     "gradients turned around": (lambda n, x: n.c(Reversed.apply(x)), False),
     "a hook of gradients": (lambda n, x: n.c(changed(x)), False),
+    "a value kept beside them": (lambda n, x: kept(n, x, x.square().mean()), False),
+    "a tensor kept beside them": (lambda n, x: kept(n, x, x), False),
+    "what is computed and dropped": (lambda n, x: (x.mean(), n.c(x))[1], False),
 }
 
 
@@ -238,6 +247,13 @@ CHAINS = {
 def test_modules_follow_one_another_where_gradients_do(between: Any, *, follows: bool) -> None:
     answer = found(lambda: Net(between, c=lambda: nn.Linear(16, 16)))
     assert answer.rules.chain == (("a", "c", "b") if follows else ())
+
+
+def test_a_loss_that_takes_more_than_the_model_gives_makes_no_chain() -> None:
+    task = load_task("kuangchao_worker.tasks.text:transformer", {"layers": "2", "windows": "8"})
+    assert find_rules(task).rules.chain
+    penalty = replace(task, loss=lambda module, batch: task.loss(module, batch) + module.head.weight.norm())
+    assert find_rules(penalty).rules.chain == ()
 
 
 def test_what_a_hook_of_the_model_does_is_not_left_out_of_a_chain() -> None:

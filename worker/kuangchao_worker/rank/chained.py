@@ -5,105 +5,82 @@ Looks at one forward pass on torch's meta device, where tensors have no values, 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_worker.rank import stages
 from kuangchao_worker.tasks import Task
-from kuangchao_worker.tasks.found.traces import META, Trace
+from kuangchao_worker.tasks.found.passes import batch_of, loss_of, made
+from kuangchao_worker.tasks.found.traces import META, Calls
 
 log = logging.getLogger(__name__)
 FIELD: Final = "task.rules.chain"
 
 
-class _Ended(Exception):  # noqa: N818 - no error: the model has given its output, and the loss is not looked at
-    pass
-
-
-@dataclass
-class _Call:
-    """One call of a link: what it is given, and what it gives."""
-
-    link: int
-    given: list[Trace]
-    output: Trace
-
-
-@dataclass
-class _Pass:
-    """A forward pass of the model. `output` stays None where it did not come to its end."""
-
-    given: list[Trace] = field(default_factory=list)
-    output: Trace | None = None
-    calls: list[_Call] = field(default_factory=list)
-
-    def watch(self, module: nn.Module, links: Iterable[nn.Module]) -> None:
-        """Note what the module, and each of its links, is called with and gives; the module's end ends the loss."""
-        for link in {id(link): link for link in links}.values():
-            link.register_forward_pre_hook(self._begun, with_kwargs=True)
-            link.register_forward_hook(self._done)
-        module.register_forward_pre_hook(self._began, with_kwargs=True)
-        module.register_forward_hook(self._ended)
-
-    def _began(self, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.given = list(map(Trace.of, (*given, *named.values())))
-
-    def _ended(self, _: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        del given
-        self.output = Trace.of(output)
-        raise _Ended
-
-    def _begun(self, link: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.calls.append(_Call(id(link), list(map(Trace.of, (*given, *named.values()))), Trace(None, 0)))
-
-    def _done(self, link: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        del given
-        next(call for call in reversed(self.calls) if call.link == id(link)).output = Trace.of(output)
-
-
 def require_chain(task: Task, links: Callable[[nn.Module], Sequence[str]]) -> None:
-    """Raise InvalidInputError naming the first link that the model does not call as its chain says.
+    """Raise InvalidInputError naming the first link that the model does not call as its chain says, or what reaches the
+    loss beside the chain.
 
-    A model that cannot run without values is believed, which the log says.
+    A model that cannot run without values is believed, which the log says; of a loss that cannot, the model alone is
+    looked at.
     """
-    seen, names, modules = _Pass(), tuple[str, ...](), list[nn.Module]()
+    names, calls, loss = tuple[str, ...](), None, None
     try:
-        with META:
-            module = task.model()
+        module = made(task)
         names = tuple(links(module))
-        modules = [module.get_submodule(name) for name in names]
-        seen.watch(module, modules)
-        batch = task.collate([task.dataset[0], task.dataset[0]])
-        task.loss(module, tree_map_only(torch.Tensor, lambda tensor: tensor.to(META), batch))
-    except _Ended:
-        pass
+        with Calls(module) as calls:
+            loss = loss_of(task, module)
     except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
         said = (str(error).splitlines() or [""])[0]
-        log.warning("the chain is not compared with the model: %s: %s", type(error).__name__, said)
-    if seen.output is not None:
-        _compare(names, modules, seen, seen.output)
+        what = "loss" if calls is not None and any(call.ended for call in calls.made()) else "chain"
+        log.warning("the %s is not compared with the model: %s: %s", what, type(error).__name__, said)
+    if calls is not None:
+        _compare(names, calls)
+        if loss is not None:
+            _require_alone(task, calls, loss)
 
 
-def _compare(names: Sequence[str], modules: Sequence[nn.Module], seen: _Pass, output: Trace) -> None:
-    if len(seen.given) != 1:
-        raise InvalidInputError("task.loss", len(seen.given), "a pipeline's model takes one tensor", 1)
-    if [call.link for call in seen.calls] != list(map(id, modules)):
-        known = {id(module): name for name, module in zip(names, modules, strict=True)}
-        called = ", ".join(known[call.link] for call in seen.calls[:8])
-        raise InvalidInputError(FIELD, names, "is not the order in which the model calls its links", called)
-    (before,), whose = seen.given, "the model is given"
-    for name, call in zip(names, seen.calls, strict=True):
-        if len(call.given) != 1:
-            raise InvalidInputError(FIELD, name, f"is called with {len(call.given)} values; a link takes one", 1)
-        if not before.same(call.given[0]):
-            why = f"does not get what {whose}: what the model does between would be left out of a pipeline"
-            raise InvalidInputError(FIELD, name, why)
-        before, whose = call.output, f"{name} gives"
-    if not before.same(output):
-        why = "does not give the model's output: what the model does after it would be left out of a pipeline"
-        raise InvalidInputError(FIELD, names[-1], why)
+def _compare(names: Sequence[str], calls: Calls) -> None:
+    module = calls.module
+    modules = [module.get_submodule(name) for name in names]
+    whole = calls.made()[0] if calls.made() else None
+    if whole is None or not whole.ended:
+        return
+    if len(whole.given) != 1:
+        raise InvalidInputError("task.loss", len(whole.given), "a pipeline's model takes one tensor", 1)
+    found, others = calls.links(whole, modules)
+    called = [module.get_submodule(call.name) for call in found]
+    if list(map(id, called)) != list(map(id, modules)):
+        known = {id(part): name for name, part in zip(names, modules, strict=True)}
+        order = ", ".join(known[id(part)] for part in called[:8])
+        raise InvalidInputError(FIELD, names, "is not the order in which the model calls its links", order)
+    broken = calls.broken(whole, found, others, names)
+    if broken is not None:
+        raise InvalidInputError(FIELD, *broken)
+
+
+def _require_alone(task: Task, calls: Calls, loss: Any) -> None:
+    """Raise InvalidInputError for a loss that takes more than what one call of the model gives."""
+    if len(calls.made()) != 1:
+        raise InvalidInputError("task.loss", len(calls.made()), "calls of the model; a pipeline's is called once", 1)
+    reached = calls.beside(loss)
+    if reached:
+        why = "leads to the loss by another way than the model's output, which alone a pipeline has at its end"
+        raise InvalidInputError("task.loss", reached, why)
+    output = calls.made()[0].output.tensor
+    if not isinstance(output, torch.Tensor):
+        return
+    try:
+        batch = batch_of(task)
+        with META:
+            stages.loss_of(task, output.detach().clone().requires_grad_(), batch)
+    except AttributeError as error:
+        # with the model itself it went well
+        name, why = str(error).strip("'").rpartition("'")[2], "is not the model's output, which alone a pipeline gives"
+        raise InvalidInputError("task.loss", name, f"is what the loss takes of the model, and {why}") from None
+    except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
+        log.debug("the loss is not computed from the output of the model alone: %s", error)

@@ -6,23 +6,18 @@ were found give and take a part of their features, must do the same: code that c
 """
 
 import math
-import random
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.parallel.naming import gathered, named
-from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.tasks import Task
-from kuangchao_worker.tasks.found.traces import META, Calls, hooked, storage
+from kuangchao_worker.tasks.found.passes import loss_of, made
+from kuangchao_worker.tasks.found.traces import Calls, hooked, storage
 from kuangchao_worker.tasks.found.watch import Region, Watch
-
-SAMPLES: Final = 2
-"""In a batch: with one, a dimension of samples could be taken for one that torch repeats."""
 
 Styles = dict[str, TensorStyle]
 
@@ -55,44 +50,28 @@ def joined(own: ParallelRules, shown: ParallelRules) -> ParallelRules:
 def find_rules(task: Task, *, ranks: int = 0) -> Found:
     """Rules for a task that has none, tensor rules such as `ranks` of a tensor group divide evenly; 0: any number."""
     try:
-        module = _model(task)
+        module = made(task)
         linears, tables = _linears(module), _tables(module)
         watch = Watch(module, linears)
         watch.hook()
         with Calls(module) as calls, watch:
-            _forward(task, module)
+            loss = loss_of(task, module)
         kept, remarks = _kept(task, watch, ranks)
         # of a model that is called more than once, or not whole, nobody knows the end
         ends = _ends(module, calls.last(), [*tables, *linears], {*kept, *watch.used}, ranks) if calls.model() else {}
     except Exception as error:  # noqa: BLE001 - code of the task, which met tensors without values
         return Found(ParallelRules(), f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     remark = "" if kept else "; ".join(dict.fromkeys(remarks)) or "it has no linear layers"
-    return Found(ParallelRules(chain=_chain(module, calls), tensor=gathered(module, kept | ends)), remark)
+    return Found(ParallelRules(chain=_chain(module, calls.chain(loss)), tensor=gathered(module, kept | ends)), remark)
 
 
-def _chain(module: nn.Module, calls: Calls) -> tuple[str, ...]:
+def _chain(module: nn.Module, names: list[str]) -> tuple[str, ...]:
     """The chain by patterns; an `nn.Sequential` has its own."""
     if isinstance(module, nn.Sequential):
         return ()
-    names = calls.chain()
     patterns = tuple(gathered(module, dict.fromkeys(names, True)))
     meant = [name for pattern in patterns for name in named(module, pattern)]
     return patterns if meant == names else tuple(names)
-
-
-def _model(task: Task) -> nn.Module:
-    """Without values, and as every rank makes it: what the task leaves to chance falls the same way for all."""
-    random.seed(0)
-    np.random.seed(0)
-    torch.manual_seed(0)
-    with META:
-        return task.model()
-
-
-def _forward(task: Task, module: nn.Module) -> None:
-    batch = task.collate([task.dataset[n % len(task.dataset)] for n in range(SAMPLES)])  # type: ignore[arg-type]
-    with META:
-        task.loss(module, mapped(batch, lambda tensor: tensor.to(META)))
 
 
 def _kept(task: Task, watch: Watch, ranks: int) -> tuple[Styles, list[str]]:
@@ -158,7 +137,7 @@ def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
 
     Shapes written into a model fail here, and so do factors that are taken from the shapes at hand.
     """
-    module = _model(task)
+    module = made(task)
     again = Watch(module, _linears(module))
     columns, rows = (
         [module.get_submodule(name) for name, own in styles.items() if own is style]
@@ -172,7 +151,7 @@ def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
         layer.register_forward_pre_hook(_filled)
     try:
         with again:
-            _forward(task, module)
+            loss_of(task, module)
     except Exception as error:  # noqa: BLE001 - whatever the model makes of smaller tensors
         return f"on a part of its features: {str(error).partition(chr(10))[0]}"
     divided = frozenset(name for name, style in styles.items() if style is TensorStyle.COLUMNS)
@@ -202,7 +181,7 @@ def _linears(module: nn.Module) -> list[str]:
     return [
         name
         for name, part in module.named_modules()
-        if name and type(part) is nn.Linear and name not in shared and not hooked(part)
+        if name and type(part) is nn.Linear and name not in shared and not _changed(part)
     ]
 
 
@@ -212,9 +191,13 @@ def _tables(module: nn.Module) -> list[str]:
     return [
         name
         for name, part in module.named_modules()
-        if type(part) is nn.Embedding and name and name not in shared and not hooked(part)
+        if type(part) is nn.Embedding and name and name not in shared and not _changed(part)
         if part.padding_idx is None and part.max_norm is None and not (part.sparse or part.scale_grad_by_freq)
     ]
+
+
+def _changed(part: nn.Module) -> bool:
+    return hooked(part) or "forward" in vars(part)
 
 
 def _shared(module: nn.Module) -> set[str]:
