@@ -86,7 +86,15 @@ def test_what_is_alike_is_let_pass() -> None:
     same_optimizer("step-2", [2, 1], [2, 1])
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), dist.DistBackendError("a peer is gone")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("no memory"),
+        dist.DistBackendError("a peer is gone"),
+        RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:1"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
 def test_what_is_no_fault_of_the_checkpoint_keeps_its_name(
     error: Exception, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,8 +106,9 @@ def test_what_is_no_fault_of_the_checkpoint_keeps_its_name(
         raise found
 
     monkeypatch.setattr(ParameterStore, "restore", lambda _, source: fails(source))
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as raised:
         state.restore(CAPABILITY, request)
+    assert raised.value is error
     monkeypatch.setattr(ParameterStore, "restore", lambda _, source: fails(source, RuntimeError("it fails")))
     with pytest.raises(StorageError, match="step-2 cannot be restored: it fails"):
         state.restore(CAPABILITY, request)

@@ -9,17 +9,9 @@ from typing import Final
 from kuangchao_contracts.errors import InvalidInputError, KuangchaoError, PeerLostError
 from kuangchao_contracts.reasons import Reason
 from kuangchao_worker.pod.memory import ran_out
+from kuangchao_worker.pod.peers import lost
 
 FAILED_EXIT: Final = 1
-_PEER_SIGNS: Final = (
-    "gloo",
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "NCCL",
-    "Broken pipe",
-    "Timed out waiting",
-    "recvValue failed",
-)
 _LIKE_A_PEERS: Final = frozenset({"RuntimeError", "ConnectionError", "ConnectionResetError", "BrokenPipeError"})
 """Classes of errors that a broken collective has, and a data server out of reach as well."""
 _MAX_KIND: Final = 64
@@ -40,9 +32,7 @@ def kind_of(error: BaseException) -> str:
         return Reason.OUT_OF_MEMORY.value
     if name in _LIKE_A_PEERS and _raised_by_task(error):
         return Reason.USER_ERROR.value
-    distributed = name in ("DistBackendError", "DistNetworkError", "DistStoreError")
-    broken = isinstance(error, RuntimeError) and any(sign in text for sign in _PEER_SIGNS)
-    return PeerLostError.code if distributed or broken else name
+    return PeerLostError.code if lost(error, text) else name
 
 
 def layer_of(error: BaseException) -> str:

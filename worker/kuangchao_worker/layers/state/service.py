@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 from kuangchao_contracts.capability import Capability
 from kuangchao_contracts.errors import NonFiniteGradientsError, StepOrderError, StorageError
@@ -26,6 +25,8 @@ from kuangchao_worker.layers.state.seal import Owned, Seal, WriteLease
 from kuangchao_worker.layers.state.snapshots import Snapshots, digest
 from kuangchao_worker.layers.state.source import Source, rank_file
 from kuangchao_worker.layers.state.update import UpdateRule
+from kuangchao_worker.pod.memory import ran_out
+from kuangchao_worker.pod.peers import lost
 from kuangchao_worker.weights import WAIT_SECONDS, Weights
 
 
@@ -142,9 +143,9 @@ class StateService(StateRank):
             with self._write("restore", request.checkpoint.step):
                 self._store.restore(source)
                 self._snapshots.forget()
-        except (torch.OutOfMemoryError, dist.DistError):
-            raise  # which is no fault of the checkpoint's
         except (RuntimeError, ValueError, KeyError) as error:
+            if lost(error, str(error)) or ran_out(type(error).__name__, str(error)):
+                raise  # which is no fault of the checkpoint's
             raise StorageError(f"{request.checkpoint.path} cannot be restored: {str(error)[:400]}") from None
         self._step, self._view = request.checkpoint.step, None
         self._restore_scale(source)
