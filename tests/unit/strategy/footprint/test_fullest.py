@@ -9,7 +9,7 @@ from tests.unit.strategy.footprint.settings import CALIBRATION, GIB, LLAMA_8B, s
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import MeasuredModel, Optimizer, Precision, Sharding
 from kuangchao_operator.layers.strategy.footprint.layout import Layout
-from kuangchao_operator.layers.strategy.footprint.measured import measured_peaks
+from kuangchao_operator.layers.strategy.footprint.measured import measured_fullest, measured_peaks
 from kuangchao_operator.layers.strategy.footprint.peaks import fullest, peaks
 from kuangchao_operator.layers.strategy.footprint.setting import SHAPELESS
 from kuangchao_operator.layers.strategy.footprint.stages import decisive, stages
@@ -74,6 +74,9 @@ def test_no_stage_of_a_described_model_holds_more_than_is_counted_where_only_its
         parameters=whole.stage.held.total, activation_bytes_per_sample=whole.stage.activations // shaped.micro_batch
     )
     bounds = measured_peaks(model, replace(shaped, model=SHAPELESS), CALIBRATION)
+    assert measured_fullest(model, replace(shaped, model=SHAPELESS), CALIBRATION).device_bytes == max(
+        bound.device_bytes for bound in bounds
+    )
     for found, bound in zip(peaks(shaped, CALIBRATION), bounds, strict=True):
         assert all(part <= most for part, most in zip(found.states, bound.states, strict=True))
         assert found.stage.activations <= bound.stage.activations
@@ -97,8 +100,10 @@ def test_a_measured_model_is_its_states_samples_buffers_and_the_snapshot_on_a_cp
     assert measured(model.replace(trainable_parameters=0), micro_batch=3) == 8 * 1_000 + 3 * GIB + 77
 
 
-def test_gradients_are_there_again_in_ddp_buckets_and_sgd_has_no_states() -> None:
+def test_gradients_lie_in_ddp_buckets_beside_those_of_earlier_micro_batches_and_sgd_has_no_states() -> None:
     model = MeasuredModel(parameters=1_000, activation_bytes_per_sample=GIB)
     alone = measured(model, optimizer=Optimizer.SGD)
     assert alone == 12 * 1_000 + GIB
-    assert measured(model, optimizer=Optimizer.SGD, layout=Layout(data=2)) == alone + 4 * 1_000
+    two = {"optimizer": Optimizer.SGD, "layout": Layout(data=2)}
+    assert measured(model, **two) == alone
+    assert measured(model, **two, micro_batches=2) == alone + 4 * 1_000

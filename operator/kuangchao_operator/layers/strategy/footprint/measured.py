@@ -21,6 +21,11 @@ def measured_peaks(model: MeasuredModel, setting: Setting, calibration: Calibrat
     )
 
 
+def measured_fullest(model: MeasuredModel, setting: Setting, calibration: Calibration) -> Peak:
+    """The first of them: in no schedule has another one more micro-batches in flight."""
+    return peak(_stage(0, model, setting), setting, calibration)
+
+
 def _stage(number: int, model: MeasuredModel, setting: Setting) -> Stage:
     layout, held = setting.layout, Share(replicated=model.parameters)
     # chunks of a stage share what the model keeps, so no more than all of it is as often in flight as any of them is

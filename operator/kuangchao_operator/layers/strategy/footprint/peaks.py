@@ -4,7 +4,6 @@ Phases are initialisation, the first step's forward, backward and update, and th
 into being with the first update, so that only the second step shows the whole need.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from kuangchao_operator.layers.strategy.footprint import buffers
@@ -75,12 +74,7 @@ def peaks(setting: Setting, calibration: Calibration) -> tuple[Peak, ...]:
 
 def fullest(found: tuple[Stage, ...], setting: Setting, calibration: Calibration) -> Peak:
     """Of these stages the one that needs most, the first of equals."""
-    return most(peak(stage, setting, calibration) for stage in found)
-
-
-def most(found: Iterable[Peak]) -> Peak:
-    """Of these peaks the highest, the first of equals."""
-    return max(found, key=lambda one: (one.device_bytes, -one.number))
+    return max((peak(stage, setting, calibration) for stage in found), key=lambda one: (one.device_bytes, -one.number))
 
 
 def peak(stage: Stage, setting: Setting, calibration: Calibration) -> Peak:

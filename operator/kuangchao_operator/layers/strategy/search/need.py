@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 from kuangchao_contracts.plan import StageMemory
 from kuangchao_contracts.units import human_bytes, least_bytes, most_bytes
 from kuangchao_operator.layers.strategy.footprint.calibration import Calibration
-from kuangchao_operator.layers.strategy.footprint.measured import measured_peaks
-from kuangchao_operator.layers.strategy.footprint.peaks import Peak, fullest, most, peak, peaks, with_allocated
+from kuangchao_operator.layers.strategy.footprint.measured import measured_fullest, measured_peaks
+from kuangchao_operator.layers.strategy.footprint.peaks import Peak, fullest, peak, peaks, with_allocated
 from kuangchao_operator.layers.strategy.footprint.phases import explained
 from kuangchao_operator.layers.strategy.footprint.setting import Setting
 from kuangchao_operator.layers.strategy.footprint.stages import Stage, decisive, stages
@@ -143,7 +143,7 @@ class Memory:
 
     def _fullest(self, setting: Setting) -> Peak:
         if self.space.measured is not None:
-            return most(measured_peaks(self.space.measured, setting, self._calibration))
+            return measured_fullest(self.space.measured, setting, self._calibration)
         return fullest(self._stages(setting), setting, self._calibration)
 
     def _stages(self, setting: Setting) -> tuple[Stage, ...]:
