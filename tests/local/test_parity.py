@@ -9,7 +9,7 @@ import torch
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from tests.local.gang import Gang
-from tests.local.training import Job, Trained, committed, split, train
+from tests.local.training import Job, Trained, assert_exported, committed, split, train
 
 FULL = {"sharding": Sharding.FULL}
 MOE = "kuangchao_worker.tasks.text:moe"
@@ -150,8 +150,10 @@ def test_another_plan_goes_on_from_a_checkpoint(
     gang: Gang, alone: dict[int, Trained], tmp_path: Path, before: str, after: str
 ) -> None:
     job = Job(PLANS[before], folder=tmp_path, every=3, steps=3)
-    train(gang, job)
-    resumed = train(gang, Job(PLANS[after], folder=tmp_path, restore=committed(job, 3)))
+    saved = train(gang, job)
+    ref = committed(job, 3)
+    assert_exported(job, ref, saved)
+    resumed = train(gang, Job(PLANS[after], folder=tmp_path, restore=ref))
     assert resumed.losses == pytest.approx(alone[16].losses[3:], rel=1e-9)
     for name, weights in alone[16].weights.items():
         torch.testing.assert_close(resumed.weights[name], weights, rtol=1e-9, atol=1e-9)

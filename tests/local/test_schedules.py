@@ -10,7 +10,7 @@ from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
 from tests.local.gang import Gang
 from tests.local.test_parity import assert_same
-from tests.local.training import SMALL, Job, Trained, committed, split, train
+from tests.local.training import SMALL, Job, Trained, assert_exported, committed, split, train
 
 ARGS = {**SMALL, "layers": "4"}
 FULL = {"sharding": Sharding.FULL}
@@ -102,8 +102,10 @@ def test_another_plan_goes_on_from_a_checkpoint(
     gang: Gang, alone: dict[int, Trained], tmp_path: Path, before: ParallelPlan, after: ParallelPlan
 ) -> None:
     job = Job(before, args=ARGS, folder=tmp_path, every=3, steps=3)
-    train(gang, job)
-    resumed = train(gang, Job(after, args=ARGS, folder=tmp_path, restore=committed(job, 3)))
+    saved = train(gang, job)
+    ref = committed(job, 3)
+    assert_exported(job, ref, saved)
+    resumed = train(gang, Job(after, args=ARGS, folder=tmp_path, restore=ref))
     assert resumed.losses == pytest.approx(alone[16].losses[3:], rel=1e-9)
     for name, weights in alone[16].weights.items():
         torch.testing.assert_close(resumed.weights[name], weights, rtol=1e-9, atol=1e-9)

@@ -21,7 +21,7 @@ from kuangchao_worker.layers.execution.context import ExecutionContext
 from kuangchao_worker.layers.execution.executor import Executor
 from kuangchao_worker.layers.execution.meter import Meter
 from kuangchao_worker.layers.execution.metrics import LossLog
-from kuangchao_worker.layers.state import rng
+from kuangchao_worker.layers.state import export, rng
 from kuangchao_worker.layers.state.files import ShardWriter
 from kuangchao_worker.layers.state.service import StateService
 from kuangchao_worker.layers.topology.guard import LinkGuard
@@ -188,6 +188,14 @@ def _help(parameters: Any, job: Job) -> dict[str, torch.Tensor]:
     made = parameters.complete(job.made().model)
     assert made is None or whole(job.plan), "the whole model is on rank 0 only"
     return {}
+
+
+def assert_exported(job: Job, checkpoint: CheckpointRef, trained: Trained) -> None:
+    """What a checkpoint gives without its ranks is what they held, bit for bit."""
+    assert job.folder is not None
+    found = export.weights(export.opened(job.folder / checkpoint.path))
+    assert found.keys() == trained.weights.keys()
+    assert all(torch.equal(found[name], value) for name, value in trained.weights.items())
 
 
 def committed(job: Job, step: int) -> CheckpointRef:

@@ -16,6 +16,7 @@ from kuangchao_operator.cli import (
     calibrate_command,
     describe_model_command,
     doctor_command,
+    export_command,
     job_commands,
     logs_command,
     plan_command,
@@ -51,6 +52,7 @@ app.command("plan", cls=SimulatingCommand)(reporting(plan_command.plan))
 app.command("plan-diff")(reporting(plan_diff_command.plan_diff))
 app.command("calibrate")(reporting(calibrate_command.calibrate))
 app.command("describe-model")(reporting(describe_model_command.describe_model))
+app.command("export")(reporting(export_command.export))
 app.command("get")(reporting(job_commands.get))
 app.command("describe")(reporting(job_commands.describe))
 app.command("logs")(reporting(logs_command.logs))

@@ -15,7 +15,7 @@ from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, Fi
 from kuangchao_contracts.errors import CheckpointCorruptError
 from kuangchao_contracts.oplogfile import Pinned
 from kuangchao_worker.parallel.nested import mapped
-from kuangchao_worker.pod.shards import MANIFEST, ShardsDone, done_name, write_durably
+from kuangchao_worker.pod.shards import MANIFEST, ShardsDone, done_name, file_digest, write_durably
 
 WRITE_SECONDS: Final = 1_800.0
 Notify = Callable[[Path, str | None], None]
@@ -102,29 +102,42 @@ def _save(directory: Path, name: str, payload: Any) -> FileDigest:
 
 def read_manifest(directory: Path, checkpoint: CheckpointRef) -> CheckpointManifest:
     """The manifest, if it is the one that was committed. Raises CheckpointCorruptError."""
-    try:
-        raw = (directory / MANIFEST).read_bytes()
-        manifest = CheckpointManifest.model_validate_json(raw)
-    except (OSError, ValidationError) as error:
-        raise CheckpointCorruptError(f"{checkpoint.path}: manifest cannot be read: {type(error).__name__}") from None
-    if hashlib.sha256(raw).hexdigest() != checkpoint.digest:
+    manifest, found = manifest_of(directory, checkpoint.path)
+    if found != checkpoint.digest:
         raise CheckpointCorruptError(f"{checkpoint.path}: manifest is not the committed one")
     return manifest
 
 
-def load(directory: Path, manifest: CheckpointManifest, name: str) -> Any:
-    """Content of a file, None when the manifest has no such file. Raises CheckpointCorruptError if it was changed."""
+def manifest_of(directory: Path, path: str) -> tuple[CheckpointManifest, str]:
+    """The manifest that is there, and its digest. Raises CheckpointCorruptError, naming the checkpoint `path`."""
+    try:
+        raw = (directory / MANIFEST).read_bytes()
+        return CheckpointManifest.model_validate_json(raw), hashlib.sha256(raw).hexdigest()
+    except (OSError, ValidationError) as error:
+        raise CheckpointCorruptError(f"{path}: manifest cannot be read: {type(error).__name__}") from None
+
+
+def load(directory: Path, manifest: CheckpointManifest, name: str, *, lent: bool = False) -> Any:
+    """Content of a file, None when the manifest has no such file. Raises CheckpointCorruptError if it was changed.
+
+    `lent`: its tensors stay in the file, which must not change while they are used, and take no memory of their own.
+    """
     entry = next((file for file in manifest.files if file.path == name), None)
     if entry is None:
         return None
     try:
-        raw = (directory / name).read_bytes()
+        raw = (directory / name).read_bytes() if not lent else b""
+        found = file_digest(directory, name) if lent else _digest(name, raw)
     except OSError as error:
         raise CheckpointCorruptError(f"{directory.name}/{name}: {error.strerror}") from None
-    if len(raw) != entry.size or hashlib.sha256(raw).hexdigest() != entry.sha256:
+    if found != entry:
         raise CheckpointCorruptError(f"{directory.name}/{name}: does not match its digest")
     # never unpickle code from a volume that others may write to
-    return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    return torch.load(directory / name if lent else io.BytesIO(raw), "cpu", weights_only=True, mmap=lent)
+
+
+def _digest(name: str, raw: bytes) -> FileDigest:
+    return FileDigest(path=name, size=len(raw), sha256=hashlib.sha256(raw).hexdigest())
 
 
 def in_memory(value: Any) -> Any:

@@ -44,6 +44,8 @@ class Source:
     directory: Path
     manifest: CheckpointManifest
     checkpoint: CheckpointRef
+    lent: bool = False
+    """Tensors stay in their files, for who reads them once."""
 
     @classmethod
     def open(cls, directory: Path, checkpoint: CheckpointRef) -> "Source":
@@ -52,7 +54,7 @@ class Source:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Content of a file; None when there is none. Raises CheckpointCorruptError if it was changed."""
-        content = files.load(self.directory, self.manifest, name)
+        content = files.load(self.directory, self.manifest, name, lent=self.lent)
         if content is not None and content["step"] != self.checkpoint.step:
             raise CheckpointCorruptError(f"{self.checkpoint.path}/{name} is of step {content['step']}")
         return dict(content) if content is not None else None
