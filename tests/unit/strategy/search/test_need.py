@@ -74,9 +74,14 @@ def test_frozen_parameters_have_no_gradient_and_no_state() -> None:
     assert (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes) == (28 * 10**9, 4_000, 8_000)
 
 
-def test_ddp_buckets_are_a_second_copy_of_the_gradients() -> None:
-    alone, two = (need(SEVEN_B, devices=ranks, training={"globalBatch": ranks}) for ranks in (1, 2))
-    assert two.total_bytes - alone.total_bytes == two.gradients_bytes
+def test_ddp_has_no_second_copy_of_the_gradients_but_where_micro_batches_add_up() -> None:
+    alone = need(SEVEN_B)
+    two = {"devices": 2, "training": {"globalBatch": 2}}
+    assert need(SEVEN_B, **two, managed=True).total_bytes == alone.total_bytes
+    by_script = need(SEVEN_B, **two)
+    assert by_script.total_bytes - alone.total_bytes == alone.gradients_bytes
+    several = {"training": {"globalBatch": 4}, "parallelism": {"microBatch": 1}, "managed": True}
+    assert need(SEVEN_B, devices=2, **several).total_bytes == by_script.total_bytes
 
 
 def test_on_a_cpu_the_snapshot_of_a_checkpoint_is_in_the_same_memory() -> None:

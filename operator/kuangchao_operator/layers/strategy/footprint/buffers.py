@@ -73,13 +73,22 @@ def _beside(setting: Setting, backend: Backend) -> bool:
 
 
 def bucket_bytes(gradients: int, setting: Setting, backend: Backend) -> int:
-    """Buckets of the gradient reduction, where there is more than one rank to reduce over.
+    """Buckets of the reduction that hold the gradients once more, where there is more than one rank to reduce over.
 
-    Where FSDP shards no more than gradients, it reduces them unit by unit instead.
+    Where FSDP shards no more than gradients, it reduces them unit by unit instead. Where our workers
+    divide nothing but data, gradients lie in DDP's buckets; those of earlier micro-batches stand beside them.
     """
     if setting.layout.replicas == 1 or _beside(setting, backend):
         return 0
-    return backend.bucket_bytes + gradients * backend.bucket_permille // 1000
+    again = 0 if _in_buckets(setting) else backend.bucket_permille
+    return backend.bucket_bytes + gradients * again // 1000
+
+
+def _in_buckets(setting: Setting) -> bool:
+    layout = setting.layout
+    divided = layout.tensor * layout.pipeline * layout.context * layout.expert > 1
+    by_ddp = setting.sharding is Sharding.NONE and not divided
+    return by_ddp and not setting.plain_ddp and setting.micro_batches == 1
 
 
 def communication_bytes(setting: Setting, backend: Backend) -> int:

@@ -78,7 +78,7 @@ class Backend(Contract):
     bucket_bytes: Bytes = 0
     """Fixed buckets of the gradient reduction."""
     bucket_permille: Permille = 0
-    """Buckets that hold the gradients once more, as DDP's do."""
+    """Buckets that hold the gradients once more, as those of several micro-batches, or of FSDP's replicas, do."""
     step_bytes: Small = 0
     """Temporaries of the optimizer step for each parameter that it updates on the rank."""
     snapshot_permille: Permille = 0

@@ -66,6 +66,8 @@ class Setting:
     expert_imbalance_permille: int = 1000
     grouped_experts: bool = True
     """Whether the experts of a rank are computed by one grouped product, not one after another."""
+    plain_ddp: bool = False
+    """Whether a script reduces its gradients, as DDP does unless told otherwise: its buckets hold them once more."""
     logits_joined: bool = False
     """Whether each tensor rank gets all logits before the loss, and not those of its part of the vocabulary only."""
 

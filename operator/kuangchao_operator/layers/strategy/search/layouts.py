@@ -72,6 +72,7 @@ def plain(space: Space, sketch: Sketch) -> Setting:
         optimizer=training.optimizer,
         backend=space.backend,
         logits_joined=True,
+        plain_ddp=not space.managed,
     )
 
 

@@ -46,6 +46,7 @@ def setting_of(plan: ParallelPlan, request: PlanRequest) -> Setting:
         backend=FRAMEWORK[request.shapes[0].kind],
         schedule=plan.schedule,
         logits_joined=True,
+        plain_ddp=not request.managed,
     )
     return saved(plain, plan.sharding, plan.recompute)
 
