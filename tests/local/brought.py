@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from kuangchao_contracts.rules import ParallelRules
@@ -106,6 +107,18 @@ class Chained(nn.Module):
         return hidden
 
 
+class Again(Chained):
+    """Computes its blocks once more in the backward pass, as torch's checkpoint did first; one is for some samples."""
+
+    def forward(self, hidden: torch.Tensor) -> Any:
+        always, seldom = self.blocks
+        hidden = checkpoint(always, self.first(hidden), use_reentrant=True)
+        asked = hidden[:, :1] > 0.8
+        if asked.any():
+            hidden = torch.where(asked, checkpoint(seldom, hidden, use_reentrant=True), hidden)
+        return self.last(hidden)
+
+
 class Rare(Block):
     """A link with weights that some samples need only."""
 
@@ -161,7 +174,7 @@ def transposed() -> nn.Module:
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "towers": Towers, "wrapped": Wrapped, "seldom": Seldom, "counted": Counted, "chained": Chained,
-    "branches": Branches, "deep": Deep, "frozen": frozen, "twice": twice, "transposed": transposed,
+    "again": Again, "branches": Branches, "deep": Deep, "frozen": frozen, "twice": twice, "transposed": transposed,
 }  # fmt: skip
 
 
@@ -182,7 +195,7 @@ def brought(args: dict[str, str]) -> Task:
 
     rules = (
         ParallelRules(chain=("first", "blocks.*", "last"))
-        if kind in ("chained", "branches", "deep")
+        if kind in ("chained", "again", "branches", "deep")
         else ParallelRules()
     )
     data = TensorDataset(inputs, targets)

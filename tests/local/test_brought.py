@@ -23,6 +23,7 @@ CASES = {
         split(batch=12, data=2, accumulation=3, sharding=Sharding.GRADIENTS),
         split(batch=12, data=4, shard_ranks=2, sharding=Sharding.FULL),
     ),
+    "again": (DATA, SHARDED),
     "chained": (
         split(batch=12, pipeline=2, data=2, accumulation=2, sharding=Sharding.FULL),
         split(batch=12, pipeline=2, data=2, accumulation=2, schedule=Schedule.ZERO_BUBBLE_H1),

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from kuangchao_worker.layers.state import fit
+from kuangchao_worker.layers.state import fit, hidden
 from kuangchao_worker.layers.state.assembly import assembled
 from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.files import in_memory
@@ -33,6 +33,10 @@ class ParameterStore:
         self.elements = sum(p.numel() for p in self._parameters)
         self.wrapped: nn.Module = Calling(module)
         """What is called with a function of the module and a batch; torch's own wrapper where there are ranks."""
+        self.taken: str | None = None
+        """Who takes gradients as DDP reduces them, if somebody does."""
+        self._hidden: bool | None = None
+        """Whether the graphs of losses hide layers; None: not known yet."""
 
     def connect(self, mesh: DeviceMesh | None = None, experts: DeviceMesh | None = None) -> None:
         """Reduce gradients over all ranks from now on, whatever the meshes are. Call once the links are there."""
@@ -47,16 +51,47 @@ class ParameterStore:
 
     def compute(self, function: Function, batch: Any) -> Any:
         """What a function of user code gives for the module and a batch, as one forward pass."""
-        return self.wrapped(function, batch)
+        wrapped = self.wrapped
+        if not isinstance(wrapped, DistributedDataParallel):
+            return wrapped(function, batch)
+
+        def shown(module: nn.Module, given: Any) -> Any:
+            loss = function(module, given)
+            if self._hidden is None and torch.is_grad_enabled():
+                self._hidden = self._hides(loss)
+            if self._hidden:
+                wrapped.require_backward_grad_sync = False
+            return loss
+
+        return wrapped(shown, batch)
+
+    def _hides(self, loss: torch.Tensor) -> bool:
+        """Whether that of any rank hides layers. Raises InvalidInputError where they may not be hidden."""
+        found = hidden.any_hides(mine=hidden.hides(loss), device=loss.device)
+        if found and self.taken is not None:
+            raise hidden.refused(f"with use_reentrant=True hides layers from {self.taken}, which takes their gradients")
+        return found
 
     @contextmanager
     def reduction(self, *, last: bool) -> Iterator[None]:
         """Around forward and backward of a micro-batch: gradients of all but the last are only added up locally."""
-        if last or not isinstance(self.wrapped, DistributedDataParallel):
+        wrapped = self.wrapped
+        if not isinstance(wrapped, DistributedDataParallel):
             yield
-        else:
-            with self.wrapped.no_sync():
+        elif not last:
+            with wrapped.no_sync():
                 yield
+        else:
+            try:
+                yield
+            except RuntimeError as error:
+                if hidden.TWICE not in str(error):
+                    raise
+                why = "with use_reentrant=True, or another of its kind, is in this step and was not in the first one"
+                raise hidden.refused(why) from error
+            if self._hidden:
+                wrapped.require_backward_grad_sync = True
+                hidden.add_up(self._parameters)
 
     def apply(self) -> float:
         """Update the parameters from the reduced gradients, clear them, and return their global norm."""

@@ -74,6 +74,7 @@ class PluggedStore:
         self._plugin.expect(sizes)
         wrapped = self._store.wrapped
         if isinstance(wrapped, DistributedDataParallel):
+            self._store.taken = f"plug-in {self._plugin.plugin}"
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
     def _agree(self, digest: bytes, what: str, why: str) -> None:
