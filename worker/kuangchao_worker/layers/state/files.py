@@ -3,6 +3,8 @@
 import hashlib
 import io
 import os
+import pickle
+import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,12 +14,13 @@ import torch
 from pydantic import ValidationError
 
 from kuangchao_contracts.checkpoint import CheckpointManifest, CheckpointRef, FileDigest
-from kuangchao_contracts.errors import CheckpointCorruptError
+from kuangchao_contracts.errors import CheckpointCorruptError, StorageError
 from kuangchao_contracts.oplogfile import Pinned
 from kuangchao_worker.parallel.nested import mapped
 from kuangchao_worker.pod.shards import MANIFEST, ShardsDone, done_name, file_digest, write_durably
 
 WRITE_SECONDS: Final = 1_800.0
+_NAMED: Final = re.compile(r"GLOBAL ([\w.]+)")
 Notify = Callable[[Path, str | None], None]
 """Called with the directory and None when a rank's part is complete, or with what went wrong."""
 
@@ -118,7 +121,8 @@ def manifest_of(directory: Path, path: str) -> tuple[CheckpointManifest, str]:
 
 
 def load(directory: Path, manifest: CheckpointManifest, name: str, *, lent: bool = False) -> Any:
-    """Content of a file, None when the manifest has no such file. Raises CheckpointCorruptError if it was changed.
+    """Content of a file, None when the manifest has no such file. Raises CheckpointCorruptError if it was changed, and
+    StorageError if it is what its digest says and no file of plain values.
 
     `lent`: its tensors stay in the file, which must not change while they are used, and take no memory of their own.
     """
@@ -132,8 +136,13 @@ def load(directory: Path, manifest: CheckpointManifest, name: str, *, lent: bool
         raise CheckpointCorruptError(f"{directory.name}/{name}: {error.strerror}") from None
     if found != entry:
         raise CheckpointCorruptError(f"{directory.name}/{name}: does not match its digest")
-    # never unpickle code from a volume that others may write to
-    return torch.load(directory / name if lent else io.BytesIO(raw), "cpu", weights_only=True, mmap=lent)
+    try:
+        # never unpickle code from a volume that others may write to
+        return torch.load(directory / name if lent else io.BytesIO(raw), "cpu", weights_only=True, mmap=lent)
+    except pickle.UnpicklingError as error:
+        named = _NAMED.search(str(error))
+        what = named[1] if named else "more than plain values"
+        raise StorageError(f"{directory.name}/{name}: is made of {what}, and no code is run to open it") from None
 
 
 def _digest(name: str, raw: bytes) -> FileDigest:

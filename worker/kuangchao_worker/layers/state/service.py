@@ -21,6 +21,7 @@ from kuangchao_contracts.ports.state import (
 )
 from kuangchao_contracts.run import Ack
 from kuangchao_worker.layers.state import files, rng
+from kuangchao_worker.layers.state.readable import readable
 from kuangchao_worker.layers.state.seal import Owned, Seal, WriteLease
 from kuangchao_worker.layers.state.snapshots import Snapshots, digest
 from kuangchao_worker.layers.state.source import Source, rank_file
@@ -133,7 +134,7 @@ class StateService(StateRank):
         # an optimizer that has not stepped yet is made to, with nothing, so that it has states to save
         with self._write("save", self._step):
             payloads |= self._store.payloads(self._rank, self._step)
-        self._writer.submit(directory, payloads, self._oplog())
+        self._writer.submit(directory, readable(payloads), self._oplog())
         return Ack()
 
     def restore(self, capability: Capability, request: RestoreRequest) -> Ack:  # noqa: ARG002

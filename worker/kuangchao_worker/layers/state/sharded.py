@@ -39,6 +39,7 @@ from kuangchao_worker.layers.state.experts import (
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.handing import Share
 from kuangchao_worker.layers.state.norms import sum_of_squares
+from kuangchao_worker.layers.state.optimizers import divided_by, hyperparameters, require_common_state
 from kuangchao_worker.layers.state.passing import Passing, require_one_order
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
@@ -65,7 +66,10 @@ PIPELINE = entries.PIPELINE
 
 
 class ShardedStore:
-    """Owns this rank's share of module, optimizer and schedule. Usable once it is connected."""
+    """Owns this rank's share of module, optimizer and schedule. Usable once it is connected.
+
+    `hyperparameters` are those of the optimizer over the whole model.
+    """
 
     def __init__(
         self,
@@ -94,7 +98,9 @@ class ShardedStore:
             links = tuple(distinct(module, self._links))
             check_apart(module, ((link,) for link in links), "link, and data parallelism divides each by itself")
             check_kinds(module, links)
-        self._order = _order(module, make_optimizer(module.parameters()))
+        optimizer = make_optimizer(module.parameters())
+        require_common_state(optimizer)
+        self._order, self.hyperparameters = _order(module, optimizer), hyperparameters(optimizer)
         self._require_trained()
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._compared = False
@@ -199,7 +205,8 @@ class ShardedStore:
         if not self._compared and math.isfinite(norm):
             self._compare(norm)
         gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        norm = self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
+        with divided_by(self._optimizer):
+            norm = self.rule.carry_out(norm, [entries.local(g) for g in gradients], self._optimizer, self._scheduler)
         self._touched.forget()
         return norm
 
@@ -284,7 +291,8 @@ class ShardedStore:
         entries.install(found, self.module, self._optimizer, self._scheduler, bare)
 
     def _entries(self) -> entries.Entries:
-        return entries.collect(self.module, self._optimizer, self._scheduler)
+        with divided_by(self._optimizer):
+            return entries.collect(self.module, self._optimizer, self._scheduler)
 
     def complete(self, make: Callable[[], nn.Module]) -> nn.Module | None:
         """A plain module with the weights of all ranks, on rank 0; None on others. All ranks must call."""
