@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from kuangchao_worker.layers.state import mixing
+
 Function = Callable[[nn.Module, Any], Any]
 
 
@@ -21,4 +23,5 @@ class Calling(nn.Module):
 
     def forward(self, function: Function, batch: Any) -> Any:
         """What the function gives."""
-        return function(self.module, batch)
+        with mixing.named(self.module):
+            return function(self.module, batch)

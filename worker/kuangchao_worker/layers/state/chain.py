@@ -10,6 +10,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
+from kuangchao_worker.layers.state import mixing
 from kuangchao_worker.parallel.naming import children, distinct, named
 
 FIELD = "task.rules.chain"
@@ -143,6 +144,7 @@ class Stage(Part):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the last link gives."""
-        for name in self._names:
-            hidden = self.get_submodule(name)(hidden)
+        with mixing.named(self):
+            for name in self._names:
+                hidden = self.get_submodule(name)(hidden)
         return hidden
