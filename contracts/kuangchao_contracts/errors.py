@@ -26,6 +26,16 @@ class InvalidInputError(KuangchaoError):
         super().__init__(f"{field}={value!r}: {why}{hint}")
 
 
+class RelayedInputError(InvalidInputError):
+    """The same as another process found it, in its words, which name field and value already."""
+
+    code = InvalidInputError.code
+
+    def __init__(self, field: str, value: object, message: str) -> None:
+        super().__init__(field, value, message)
+        self.args = (message,)
+
+
 class PlanInfeasibleError(KuangchaoError):
     """No plan fits; the message carries the arithmetic."""
 

@@ -93,5 +93,5 @@ def to_error(status: int, reply: ErrorReply) -> e.KuangchaoError:
     if kind is not None:
         return kind(reply.message or reply.error)
     if status == 400:
-        return e.InvalidInputError("request", reply.error, reply.message)
+        return e.RelayedInputError("request", reply.error, reply.message or reply.error)
     return e.UnavailableError(f"{status} {reply.error}: {reply.message}")

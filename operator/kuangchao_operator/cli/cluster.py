@@ -16,11 +16,13 @@ from kuangchao_contracts.errors import (
     InvalidInputError,
     KuangchaoError,
     PermissionDeniedError,
+    RelayedInputError,
     UnavailableError,
 )
 from kuangchao_contracts.names import GROUP, VERSION
 
 TIMEOUT_SECONDS = 20
+FIELD_MANAGER = "kuangchao"
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -34,6 +36,7 @@ class Cluster:
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         try:
             self.api, own = _connect(context)
+            self.api.user_agent = FIELD_MANAGER  # the API server names the writer of a field by it
         except (config.ConfigException, OSError) as error:
             raise UnavailableError(
                 f"no usable kubeconfig ({str(error).rstrip('.')}); set KUBECONFIG or --context"
@@ -162,7 +165,7 @@ def _to_error(error: Any, what: str) -> KuangchaoError:
     if error.status == 404:
         return NotFoundError(message)
     if error.status in (400, 422):
-        return InvalidInputError(what, error.status, message)
+        return RelayedInputError(what, error.status, message)
     if error.status in (401, 403):
         return PermissionDeniedError(message)
     return ConflictError(message) if error.status == 409 else UnavailableError(message)

@@ -188,11 +188,27 @@ def resume(job: Job, namespace: Namespace = None, context: Context = None, outpu
     from kuangchao_operator.cli.cluster import Cluster
 
     cluster = Cluster(context, namespace)
-    found = _not_ended(cluster.job(job))
-    change = resume_change(found)
-    # bound to what was read: two people who resume at once grant one budget, not two
-    after = cluster.patch_job(job, change, found.metadata.resource_version) if change else found
-    _changed(after, "resumed" if change else "not suspended", output)
+    after, changed = resumed(cluster, job)
+    _changed(after, "resumed" if changed else "not suspended", output)
+
+
+def resumed(cluster: Cluster, name: str) -> tuple[TrainingJob, bool]:
+    """The job once resume has changed it, and whether it did.
+
+    The change is bound to what was read, since two people who resume at once grant one budget and not two; the
+    operator's word in between, which changes no spec, is no such conflict.
+    """
+    from kuangchao_contracts.errors import ConflictError
+
+    found = _not_ended(cluster.job(name))
+    while change := resume_change(found):
+        try:
+            return cluster.patch_job(name, change, found.metadata.resource_version), True
+        except ConflictError:
+            before, found = found, _not_ended(cluster.job(name))
+            if (found.metadata.uid, found.metadata.generation) != (before.metadata.uid, before.metadata.generation):
+                raise
+    return found, False
 
 
 def resume_change(job: TrainingJob) -> dict[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kuangchao_contracts import names
 from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.errors import PermissionDeniedError
-from kuangchao_contracts.reasons import Phase
+from kuangchao_contracts.reasons import Phase, Reason
 from kuangchao_operator.cli.cluster import Cluster
 from kuangchao_operator.cli.present import failure_lines, memory_lines
 from kuangchao_operator.kube import paths
@@ -14,8 +14,10 @@ from kuangchao_operator.kube.pools import pool_facts
 from kuangchao_operator.layers.execution.model import PoolFacts
 from kuangchao_operator.layers.execution.why import Explanation, explain
 
-WAITING = (Phase.PENDING, Phase.QUEUED, Phase.STALLED)
+WAITING = (Phase.PENDING, Phase.QUEUED)
 """Phases of a job that has no devices and wants them; in any other the pool's numbers would only distract."""
+OF_THE_POOL = (Reason.POOL_EMPTY, Reason.EXCEEDS_MAX_QUOTA, Reason.INFEASIBLE)
+"""Why a job is stalled where the pool's numbers are the answer, and not the job's own fields."""
 
 
 def explain_job(cluster: Cluster, job: TrainingJob) -> tuple[Explanation, str | None]:
@@ -42,7 +44,7 @@ def lines(job: TrainingJob, answer: Explanation) -> Iterator[str]:
     yield f"{job.metadata.name} is {answer.phase}: {answer.reason}"
     if answer.message:
         yield f"  {answer.message}"
-    if answer.phase in WAITING:
+    if answer.phase in WAITING or (answer.phase is Phase.STALLED and answer.reason in OF_THE_POOL):
         yield from _pool(answer)
     yield from failure_lines("first failure", job.status.first_failure if job.status else None)
     yield from memory_lines(job.status)

@@ -169,6 +169,6 @@ def _refusal(status: int, content: bytes) -> e.KuangchaoError:
     except ValidationError:
         return e.UnavailableError(f"issuer answered {status}")
     if reply.error == e.InvalidInputError.code:
-        return e.InvalidInputError("request", "(not shown)", reply.message)
+        return e.RelayedInputError("request", "(not shown)", reply.message)
     kind = _REFUSALS.get(reply.error)
     return kind(reply.message) if kind else e.UnavailableError(f"issuer answered {status} {reply.error}")

@@ -1,16 +1,21 @@
 """What the commands say of jobs, and what they ask to change."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
+from kuangchao_contracts.api import TrainingJob
 from kuangchao_contracts.audit import AuditRecord, Decision, Stage, StoredRecord
-from kuangchao_contracts.errors import InvalidInputError
+from kuangchao_contracts.errors import ConflictError, InvalidInputError
 from kuangchao_contracts.reasons import Phase
+from kuangchao_contracts.wire import ErrorReply, to_error
 from kuangchao_operator.cli import audit_commands, job_commands, present, why
+from kuangchao_operator.cli.cluster import translated
 from kuangchao_operator.cli.logs_command import no_output, pod_index
 from kuangchao_operator.cli.options import point_in_time
-from kuangchao_operator.cli.output import age, table
+from kuangchao_operator.cli.output import age, exit_code, table
 from kuangchao_operator.cli.progress import LineView
 from kuangchao_operator.layers.execution.why import Explanation
 from tests.unit.cli.jobs import NOW, condition, job
@@ -65,11 +70,19 @@ def test_missing_output_is_gone_or_still_to_come(status: dict, words: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("phase", "told"),
-    [("Queued", True), ("Stalled", True), ("Starting", False), ("Failed", False), ("Suspended", False)],
+    ("phase", "reason", "told"),
+    [
+        ("Queued", "WaitingForQuota", True),
+        ("Stalled", "ExceedsMaxQuota", True),
+        ("Stalled", "InvalidSpec", False),
+        ("Stalled", "StorageNotFound", False),
+        ("Starting", "WaitForStart", False),
+        ("Failed", "UserError", False),
+        ("Suspended", "Suspended", False),
+    ],
 )
-def test_why_tells_of_the_pool_only_who_waits_for_it(phase: str, told: bool) -> None:
-    answer = Explanation(phase=Phase(phase), reason="x", message="", pool="cpu", need=4, free=1, total=21)
+def test_why_tells_of_the_pool_only_who_waits_for_it(phase: str, reason: str, told: bool) -> None:
+    answer = Explanation(phase=Phase(phase), reason=reason, message="", pool="cpu", need=4, free=1, total=21)
     assert any("pool cpu" in line for line in why.lines(job(phase=phase), answer)) is told
 
 
@@ -251,3 +264,43 @@ def test_plain_progress_says_each_change_once(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert "attempt 2" in lines[-1]
+
+
+class Busy:
+    """A cluster whose operator, or another person, writes between each reading and the first writing after it."""
+
+    def __init__(self, generations: list[int]) -> None:
+        self.generations, self.sent = generations, []
+
+    def job(self, name: str) -> TrainingJob:
+        found = job(spec={"suspend": True}, phase="Suspended")
+        self.generation = self.generations.pop(0)
+        metadata = {"generation": self.generation, "resource_version": f"v{len(self.generations)}"}
+        return found.model_copy(update={"metadata": found.metadata.model_copy(update=metadata)})
+
+    def patch_job(self, name: str, spec: dict, resource_version: str) -> TrainingJob:
+        self.sent.append((spec, resource_version))
+        if self.generations:
+            raise ConflictError("the object has been modified")
+        return job(spec=spec)
+
+
+def test_resume_is_not_disturbed_by_what_the_operator_writes() -> None:
+    cluster = Busy([4, 4, 4])
+    assert job_commands.resumed(cluster, "digits")[1]
+    assert cluster.sent == [({"suspend": False}, version) for version in ("v2", "v1", "v0")]
+
+
+def test_resume_gives_way_to_another_person() -> None:
+    with pytest.raises(ConflictError):
+        job_commands.resumed(Busy([4, 4, 5, 5]), "digits")
+
+
+def test_what_another_process_found_wrong_is_told_in_its_words() -> None:
+    refusal = json.dumps({"error": "InvalidInput", "message": "seq=9: is not in the store; nearest legal value: 4"})
+    told = to_error(400, ErrorReply.from_reply(refusal.encode()))
+    body = json.dumps({"message": str(told)})
+    with pytest.raises(InvalidInputError) as caught, translated("/v1/audit/prove"):
+        raise ApiException(status=400, reason="Bad Request", body=body)
+    assert str(caught.value) == "seq=9: is not in the store; nearest legal value: 4"
+    assert exit_code(caught.value) == 2

@@ -40,7 +40,7 @@ def _entry(name: str) -> EntryPoint:
     group = entry_points(group=ENTRY_POINTS)
     found = {entry.value: entry for entry in group if entry.name == name}
     if not found:
-        known = ", ".join(sorted({entry.name for entry in group})) or "none is"
+        known = ", ".join(sorted({entry.name for entry in group})) or "none"
         raise InvalidInputError("plugins", name, f"is not installed in this image; installed: {known}")
     if len(found) > 1:
         raise InvalidInputError("plugins", name, f"is the name of several in this image: {', '.join(sorted(found))}")

@@ -34,5 +34,6 @@ class Options:
 
     def done(self) -> None:
         """Raise InvalidInputError for the first unknown name."""
+        known = ", ".join(sorted(self._known)) or "none"
         for name in sorted(set(self._args) - self._known):
-            raise InvalidInputError(f"taskArgs.{name}", self._args[name], f"is unknown; known: {sorted(self._known)}")
+            raise InvalidInputError(f"taskArgs.{name}", self._args[name], f"is unknown; known: {known}")

@@ -16,7 +16,7 @@ from kuangchao_operator.layers.execution.queue import Room, admit, order
 
 MAX_LISTED = 10
 NEXT: dict[str, str] = {
-    Reason.POOL_NOT_FOUND: "create the ResourcePool, or name another one in spec.pool",
+    Reason.POOL_NOT_FOUND: "create the ResourcePool, or delete the job and apply it to another one",
     Reason.POOL_EMPTY: "see the pool's node selector and `kubectl get resourcedescriptors`",
     Reason.WAITING_FOR_QUOTA: "wait, or lower spec.devices.count",
     Reason.TOPOLOGY_PLACEMENT_FAILED: "wait, or use a smaller spec.devices.perPod",

@@ -12,6 +12,7 @@ from kuangchao_operator.layers.resource.agent.cluster import KubernetesCluster
 from kuangchao_operator.layers.resource.agent.loop import NodeAgent
 from kuangchao_operator.layers.resource.survey import default_driver
 
+FIELD_MANAGER = "kuangchao-node-agent"
 NODE_VARIABLE = "NODE_NAME"
 
 
@@ -22,6 +23,7 @@ async def serve(node: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await _load_account()
     async with client.ApiClient() as api:
+        api.user_agent = FIELD_MANAGER  # the API server names the writer of a field by it
         await NodeAgent(node, default_driver(), KubernetesCluster(api), lambda: datetime.now(UTC)).run(stop)
 
 
