@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from kuangchao_worker import report
 from kuangchao_worker.tasks.digits import digits
 
 def committed():
@@ -41,11 +42,14 @@ def killer(args):
                 time.sleep(0.05)
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return task.loss(module, batch)
+        found = task.loss(module, batch)
+        report.metrics(ownLoss=found, rank=dist.get_rank())
+        return found
 
     return replace(task, loss=loss)
 """
-"""Digits, of which rank 1 kills itself in step 27, when the checkpoint of step 20 is in the ledger. Once."""
+"""Digits, of which rank 1 kills itself in step 27, when the checkpoint of step 20 is in the ledger. Once.
+Every rank reports its loss."""
 HELD = """
 import time
 from dataclasses import replace

@@ -1,5 +1,6 @@
 """`kuangchao run` with real processes: it learns, is reproducible bit for bit, and survives a killed rank."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -32,6 +33,9 @@ def test_a_killed_rank_leaves_the_curve_unchanged(digits) -> None:
     assert len(undisturbed.curve()) == 60
     assert disturbed.curve() == undisturbed.curve()
     assert result["metrics"]["accuracy"] == undisturbed.result()["metrics"]["accuracy"]
+    told = [json.loads(line) for path in disturbed.metrics() for line in path.read_text().splitlines()]
+    assert {line["metrics"]["rank"] for line in told} == {0.0}, "what rank 0 says is kept, of every step"
+    assert result["metrics"]["ownLoss"] == f"{told[-1]['metrics']['ownLoss']:.10g}"
     disturbed.assert_nothing_left()
 
 
