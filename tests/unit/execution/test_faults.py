@@ -246,7 +246,7 @@ def test_a_rank_whose_process_is_stopped_is_named_for_a_hang(sections: tuple[str
     (found,) = world.assessed
     (failure,) = found.report.failures
     assert (failure.reason, failure.rank, failure.pod) == (Reason.HUNG, 1, world.pod(1).name)
-    assert "the process of rank 1 is stopped, by a signal, after step 5" in failure.message
+    assert "the process of rank 1 is stopped by a signal; it last told of step 5" in failure.message
 
 
 def test_steps_that_nobody_could_hear_of_are_no_hang() -> None:
