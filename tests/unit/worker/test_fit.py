@@ -82,7 +82,7 @@ def test_what_is_alike_is_let_pass() -> None:
     held = shapes(module.state_dict())
     assert held == {"0.weight": (3, 2), "0.bias": (3,)}, "of what is not there yet no shape is known"
     same_model("step-2", {**held, "1.weight": (4, 3)}, held)
-    same_model("step-2", held, held, whole=True)
+    same_model("step-2", held, held, every=held)
     same_optimizer("step-2", [2, 1], [2, 1])
 
 

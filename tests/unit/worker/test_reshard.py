@@ -171,3 +171,35 @@ def test_a_copy_does_not_change_with_later_steps() -> None:
     one.train(1)
     assert torch.equal(saved, before)
     assert not torch.equal(one.module.get_parameter("2.bias"), before)
+
+
+def test_what_the_whole_model_has_not_is_named_whatever_this_rank_has_of_it() -> None:
+    """A stage of a pipeline asks for its part alone, so a smaller model would find all that it asks for."""
+    one, other = Trainee(0, 2), Trainee(9, 0)
+    files = Files(payloads(one.entries(), Holders(None), 0, 2))
+    shared = Files(ParameterStore(one.module, one.optimizer, one.scheduler).payloads(0, 2))
+    fill(other.entries(), files, ORDER)
+    fill_from_whole(other.entries(), shared, ORDER, ORDER)
+    why = r"task\.model='2\.bias': is in p only"
+    part = Entries({name: value for name, value in other.entries().tensors.items() if "2.bias" not in name}, {})
+    with pytest.raises(InvalidInputError, match=why):
+        fill(part, files, ORDER[:-1])
+    with pytest.raises(InvalidInputError, match=why):
+        fill_from_whole(part, shared, ORDER, ORDER[:-1])
+
+
+@pytest.mark.parametrize("compiled", ["one", "other"])
+def test_a_part_that_is_compiled_has_the_name_that_it_has_otherwise(compiled: str) -> None:
+    """`torch.compile` gives a module another name, which is none of a checkpoint's, nor of another plan's."""
+    one, other = Trainee(0, 2), Trainee(9, 0)
+    changed = one if compiled == "one" else other
+    changed.module.add_module("0", torch.compile(changed.module.get_submodule("0")))
+    files = Files(ParameterStore(one.module, one.optimizer, one.scheduler).payloads(0, 2))
+    assert [*files.files["shared.pt"]["module"]] == ORDER
+    for model in (Trainee(7, 0), other):
+        found = model.entries()
+        fill_from_whole(found, files, ORDER)
+        model.install(found)
+    ParameterStore(other.module, other.optimizer, other.scheduler).restore(files)  # type: ignore[arg-type]  # see above
+    for mine, theirs in zip(one.module.parameters(), other.module.parameters(), strict=True):
+        assert torch.equal(mine, theirs)

@@ -9,13 +9,22 @@ COMPILED: Final = "_orig_mod."
 """What `torch.compile` puts before the names of a module that it wraps."""
 
 
+def plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state by the names of the model as its author wrote it: those of a checkpoint, whatever is compiled."""
+    return {name.replace(COMPILED, ""): value for name, value in state.items()}
+
+
+def named_as(module: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state by the names that the module has at present, as far as it knows them."""
+    own = plain({name: name for name in module.state_dict()})
+    return {own.get(name, name): value for name, value in plain(state).items()}
+
+
 def assembled(make: Callable[[], nn.Module], state: Mapping[str, Any]) -> nn.Module:
     """A module whose parameters and buffers are those of a state, by name; its own are given up.
 
     Raises RuntimeError for the state of another model.
     """
     made = make()
-    # names in pieces are torch's own, which leave out that a part of the model is compiled
-    own = {name.replace(COMPILED, ""): name for name in made.state_dict()}
-    made.load_state_dict({own.get(name, name): value for name, value in state.items()}, assign=True)
+    made.load_state_dict(named_as(made, state), assign=True)
     return made

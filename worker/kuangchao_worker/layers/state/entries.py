@@ -21,6 +21,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from kuangchao_worker.layers.state.assembly import plain
 from kuangchao_worker.layers.state.experts import inside
 from kuangchao_worker.layers.state.pieces import Piece, whole
 
@@ -122,7 +123,7 @@ def install(
     everything = {**entries.tensors, **entries.values}
     set_model_state_dict(module, _under(everything, MODULE))
     set_optimizer_state_dict(module, optimizer, _under(everything, OPTIMIZER), options=FLAT)
-    for name, parameter in module.named_parameters():
+    for name, parameter in plain(dict(module.named_parameters())).items():
         if name in bare:
             optimizer.state.pop(parameter, None)
     if scheduler is not None:

@@ -20,7 +20,7 @@ from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.durable import sync_path
 from kuangchao_contracts.errors import CheckpointCorruptError, InvalidInputError
 from kuangchao_worker.layers.state import files, reshard
-from kuangchao_worker.layers.state.assembly import COMPILED
+from kuangchao_worker.layers.state.assembly import plain
 from kuangchao_worker.layers.state.entries import MODULE, Entries
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source, layout_file, shard_file
 from kuangchao_worker.pod.shards import DAMAGED_SUFFIX, MANIFEST, WORKING_SUFFIX, finished_name, parse_name
@@ -56,7 +56,7 @@ def weights(source: Source) -> dict[str, Any]:
     """Parameters and buffers of the whole model, by its author's names. Raises CheckpointCorruptError."""
     shared = source.read(SHARED_FILE)
     found: dict[str, Any] = shared["module"] if shared is not None else _joined(source)
-    return {name.replace(COMPILED, ""): value for name, value in found.items()}
+    return plain(found)
 
 
 def _joined(source: Source) -> dict[str, Any]:

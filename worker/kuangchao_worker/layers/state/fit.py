@@ -3,7 +3,7 @@
 Asked where something could not be restored: of a volume that fails, or a peer that is lost, nothing differs here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,10 +21,10 @@ def shapes(state: Mapping[str, Any]) -> Shapes:
     return {name: tuple(value.shape) for name, value in tensors.items() if not is_lazy(value)}
 
 
-def same_model(path: str, held: Shapes, asked: Shapes, *, whole: bool = False) -> None:
+def same_model(path: str, held: Shapes, asked: Shapes, *, every: Collection[str] | None = None) -> None:
     """Raise InvalidInputError for the first tensor that the model has and the checkpoint has not, or in another shape.
 
-    `whole`: `asked` is all of the model, so that the checkpoint must hold nothing else either.
+    `every`: names of all that the model has on any rank, so that the checkpoint must hold nothing else either.
     """
     for name, shape in asked.items():
         if name not in held:
@@ -32,8 +32,8 @@ def same_model(path: str, held: Shapes, asked: Shapes, *, whole: bool = False) -
         if held[name] != shape:
             why = f"is of shape {shape}, and in {path} of {held[name]}; {MADE_OF}"
             raise InvalidInputError("task.model", name, why, held[name])
-    for name in held if whole else ():
-        if name not in asked:
+    for name in held:
+        if every is not None and name not in every:
             raise InvalidInputError("task.model", name, f"is in {path} only; {MADE_OF}")
 
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kuangchao_worker.layers.state import fit, hidden
-from kuangchao_worker.layers.state.assembly import assembled
+from kuangchao_worker.layers.state.assembly import assembled, named_as, plain
 from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.seal import Owned
@@ -106,7 +106,7 @@ class ParameterStore:
     def state(self) -> dict[str, Any]:
         """A copy of everything in main memory that later steps cannot change."""
         parts = {
-            "module": self.module.state_dict(),
+            "module": plain(self.module.state_dict()),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
         }
@@ -119,19 +119,21 @@ class ParameterStore:
             self.load(shared, source.checkpoint.path)
             return
         # most of a second of imports, for those only who come from a plan that splits the model
-        from kuangchao_worker.layers.state import entries, reshard
+        from kuangchao_worker.layers.state import entries, optimizers, reshard
 
+        optimizers.require_common_state(self._optimizer)
         found = entries.collect(self.module, self._optimizer, self._scheduler)
-        bare = reshard.fill(found, source)
+        bare = reshard.fill(found, source, plain(self.module.state_dict()))
         entries.install(found, self.module, self._optimizer, self._scheduler, bare)
 
     def load(self, state: dict[str, Any], path: str) -> None:
         """Replace everything by a saved state, of the checkpoint `path`. Raises as `restore`."""
         # compared only then: a module may have its own way to take what it saved under other names
         try:
-            self.module.load_state_dict(state["module"])
+            self.module.load_state_dict(named_as(self.module, state["module"]))
         except RuntimeError:
-            fit.same_model(path, fit.shapes(state["module"]), fit.shapes(self.module.state_dict()), whole=True)
+            own = plain(self.module.state_dict())
+            fit.same_model(path, fit.shapes(plain(state["module"])), fit.shapes(own), every=own)
             raise
         try:
             self._optimizer.load_state_dict(state["optimizer"])

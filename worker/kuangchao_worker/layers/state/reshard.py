@@ -3,13 +3,14 @@ from them what it needs, under whatever plan. Never gathers a whole model in one
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 
 from kuangchao_contracts.errors import CheckpointCorruptError
 from kuangchao_worker.layers.state import fit
+from kuangchao_worker.layers.state.assembly import plain
 from kuangchao_worker.layers.state.entries import (
     GROUPS,
     MODULE,
@@ -47,15 +48,17 @@ def _declared(tensor: torch.Tensor) -> dict[str, Any]:
     return {"shape": tuple(tensor.shape), "offset": piece.offset, "size": piece.size}
 
 
-def fill(entries: Entries, source: Source) -> frozenset[str]:
+def fill(entries: Entries, source: Source, every: Collection[str] | None = None) -> frozenset[str]:
     """Copy into the entries what a checkpoint holds of them; the parameters of which its optimizer has no state.
+
+    `every` names all tensors of the model, of which this rank may have some: the checkpoint must hold no others.
 
     Raises CheckpointCorruptError for an entry of which it lacks some, InvalidInputError for that of another model.
     """
     missing = {name: piece_of(tensor).elements for name, tensor in entries.tensors.items()}
     values, layouts = dict[str, Any](), source.layouts()
     declared = {name: tuple(entry["shape"]) for layout in layouts.values() for name, entry in layout.items()}
-    fit.same_model(source.checkpoint.path, _of_module(declared), _of_module(fit.shapes(entries.tensors)))
+    fit.same_model(source.checkpoint.path, _of_module(declared), _of_module(fit.shapes(entries.tensors)), every=every)
     for rank, wanted in _wanted(entries, layouts).items():
         content = source.read(shard_file(rank))
         if content is None:
@@ -96,7 +99,9 @@ def _copy(target: torch.Tensor, piece: torch.Tensor, written: Piece, part: Piece
         local(target)[within(piece_of(target), part)].copy_(piece[within(written, part)])
 
 
-def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> frozenset[str]:
+def fill_from_whole(
+    entries: Entries, source: Source, order: list[str], every: Collection[str] | None = None
+) -> frozenset[str]:
     """As `fill`, from the one file that data-parallel ranks write. `order` names the optimizer's parameters.
 
     Raises CheckpointCorruptError when there is no such file or it lacks an entry, InvalidInputError for that of another
@@ -105,7 +110,8 @@ def fill_from_whole(entries: Entries, source: Source, order: list[str]) -> froze
     content, path = source.read(SHARED_FILE), source.checkpoint.path
     if content is None:
         raise CheckpointCorruptError(f"{path}: holds no weights")
-    fit.same_model(path, fit.shapes(content["module"]), _of_module(fit.shapes(entries.tensors)))
+    content["module"] = plain(content["module"])
+    fit.same_model(path, fit.shapes(content["module"]), _of_module(fit.shapes(entries.tensors)), every=every)
     fit.same_optimizer(path, [sum(fit.group_sizes(content["optimizer"]["param_groups"]))], [len(order)])
     found = by_name(content, order)
     bare = stateless(entries, found)

@@ -22,7 +22,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import entries, reshard
-from kuangchao_worker.layers.state.assembly import assembled
+from kuangchao_worker.layers.state.assembly import assembled, plain
 from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, stages_on, units
 from kuangchao_worker.layers.state.experts import (
@@ -101,6 +101,7 @@ class ShardedStore:
         optimizer = make_optimizer(module.parameters())
         require_common_state(optimizer)
         self._order, self.hyperparameters = _order(module, optimizer), hyperparameters(optimizer)
+        self._every = frozenset(plain(module.state_dict()))
         self._require_trained()
         self.elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
         self._compared = False
@@ -285,9 +286,9 @@ class ShardedStore:
         """Replace everything by a saved state. Raises RuntimeError, ValueError or KeyError when it does not fit."""
         found = self._entries()
         if any(file.path == SHARED_FILE for file in source.manifest.files):
-            bare = reshard.fill_from_whole(found, source, self._order)
+            bare = reshard.fill_from_whole(found, source, self._order, self._every)
         else:
-            bare = reshard.fill(found, source)
+            bare = reshard.fill(found, source, self._every)
         entries.install(found, self.module, self._optimizer, self._scheduler, bare)
 
     def _entries(self) -> entries.Entries:
@@ -348,7 +349,7 @@ def _on(parameter: nn.Parameter, axis: str) -> bool:
 
 def _order(module: nn.Module, optimizer: Optimizer) -> list[str]:
     """Names of the parameters as the optimizer numbers them."""
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    names = {id(parameter): name for name, parameter in plain(dict(module.named_parameters())).items()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 
