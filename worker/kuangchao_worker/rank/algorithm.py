@@ -80,7 +80,7 @@ class TaskAlgorithm:
         """See Algorithm."""
         with self._store.reduction(last=last), divided_over(self._groups):
             with self._autocast():
-                loss = self._store.compute(self._loss, _to_device(batch, self._device))
+                loss: torch.Tensor = self._store.compute(self._loss, _to_device(batch, self._device))
             factor = self._scale * self._store.rule.factor
             (loss if factor == 1 else loss * factor).backward()  # type: ignore[no-untyped-call]  # torch
         if self._groups.context is not None and not self._groups.attended:

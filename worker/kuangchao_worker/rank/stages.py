@@ -66,11 +66,11 @@ def on_model(loss: Any) -> torch.Tensor:
     Whose backward pass calls torch's own functions alone is looked through; what others hide, as a checkpoint hides the
     layers that it computes once more, is taken for the model's.
     """
-    return _met(single(loss), lambda node: isinstance(node, BackwardCFunction) or _is_weight(node))
+    return _met(single(loss), _of_model)
 
 
-def _is_weight(node: Node) -> bool:
-    return isinstance(getattr(node, "variable", None), nn.Parameter)
+def _of_model(node: object) -> bool:
+    return isinstance(node, BackwardCFunction) or isinstance(getattr(node, "variable", None), nn.Parameter)
 
 
 def _met(loss: torch.Tensor, found: Callable[[Node], bool]) -> torch.Tensor:
