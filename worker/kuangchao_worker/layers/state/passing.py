@@ -29,6 +29,8 @@ class Passing:
 
     def watch(self, root: nn.Module, model: nn.Module) -> None:
         """Notice calls of the links from now on, in passes of the root, which may call the model several times."""
+        if not self._links:
+            return
         # not part of what is compiled, where the model is: as torch has it for what it does around a link itself
         apart: Callable[[Any], Any] = torch.compiler.disable  # it has annotations in part
         for link in {id(link): link for link in self._links}.values():
