@@ -80,7 +80,7 @@ def open_run(workdir: Path, job: str, now: datetime) -> RunDirectory:
 
     Raises InvalidInputError when it cannot be made.
     """
-    stamp = now.strftime("%Y%m%d-%H%M%S")
+    stamp, volatile = now.strftime("%Y%m%d-%H%M%S"), Volatile.create()
     try:
         for attempt in range(1_000):
             root = (workdir / "runs" / f"{job}-{stamp}{f'-{attempt}' if attempt else ''}").resolve()
@@ -88,12 +88,14 @@ def open_run(workdir: Path, job: str, now: datetime) -> RunDirectory:
                 root.mkdir(parents=True)
             except FileExistsError:
                 continue
-            run = RunDirectory(root, Volatile.create())
+            run = RunDirectory(root, volatile)
             for directory in (run.audit, run.checkpoints, run.trust, run.root / "pods"):
                 directory.mkdir()
             return run
     except OSError as error:
+        volatile.remove()
         raise InvalidInputError("--workdir", str(workdir), f"cannot hold runs: {error.strerror}") from None
+    volatile.remove()
     raise InvalidInputError("--workdir", str(workdir), f"has 1000 runs of {job} from this second")
 
 

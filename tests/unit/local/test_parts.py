@@ -12,6 +12,7 @@ from kuangchao_contracts.api.trainingjob import TrainingJobStatus
 from kuangchao_contracts.descriptor import Device, DeviceKind, HostCapacity, NodeDescriptor
 from kuangchao_contracts.errors import ConflictError, InvalidInputError
 from kuangchao_operator.layers.resource.decide import slots
+from kuangchao_operator.local import volatile
 from kuangchao_operator.local.facts import pool_facts
 from kuangchao_operator.local.job import admit
 from kuangchao_operator.local.launcher import agent_environment, grace_seconds
@@ -97,10 +98,31 @@ def test_runs_of_the_same_second_never_collide(tmp_path: Path) -> None:
     assert not any(run.volatile.path.exists() for run in runs)
 
 
-def test_a_directory_that_cannot_hold_runs(tmp_path: Path) -> None:
+def temporary(monkeypatch: pytest.MonkeyPatch, path: Path, room: int = 1_000) -> None:
+    """Have a temporary directory, and by default no limit for the paths of sockets: pytest's are long."""
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    monkeypatch.setattr(volatile, "SOCKET_PATH_BYTES", room)
+
+
+def test_a_directory_that_cannot_hold_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs").write_text("a file")
+    (held := tmp_path / "t").mkdir()
+    temporary(monkeypatch, held)
     with pytest.raises(InvalidInputError, match="--workdir"):
         open_run(tmp_path, "j", NOW)
+    assert not list(held.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "why"), [("l" * 120, 107, "too long.*legal value: /tmp"), ("gone", 1_000, "No such file")]
+)
+def test_a_temporary_directory_that_cannot_hold_sockets_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, room: int, why: str
+) -> None:
+    temporary(monkeypatch, tmp_path / name, room)
+    with pytest.raises(InvalidInputError, match=f"TMPDIR=.*{why}"):
+        open_run(tmp_path, "j", NOW)
+    assert not list(tmp_path.iterdir()), "no run that never began"
 
 
 def test_tokens_are_private_and_leave_with_the_run(tmp_path: Path) -> None:
@@ -116,7 +138,7 @@ def test_tokens_are_private_and_leave_with_the_run(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    temporary(monkeypatch, tmp_path)
     killed, alive = Volatile.create(), Volatile.create()
     (killed.path / "keys").mkdir()
     (elsewhere := tmp_path / "kept").mkdir()
