@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 
 from kuangchao_contracts import errors as e
 from kuangchao_contracts.capability import Capability
@@ -12,7 +13,7 @@ from kuangchao_contracts.plan import Axis, AxisGroups, Recompute, Sharding
 from kuangchao_contracts.ports.topology import BuildRequest
 from kuangchao_worker.layers.topology.decide import GroupSpec, TopologyCycleError, build_order, digest, groups_of
 from kuangchao_worker.layers.topology.service import TopologyService
-from kuangchao_worker.rank.runnable import require_runnable, whole
+from kuangchao_worker.rank.runnable import require_debuggable, require_runnable, whole
 from kuangchao_worker.rank.wiring import stream
 from kuangchao_worker.tasks import NO_RULES
 from kuangchao_worker.tasks.text import RULES
@@ -80,6 +81,22 @@ def test_plans_that_it_can_carry_out_are_not() -> None:
         {"pipeline": 2, "accumulation": 2},
     ):
         require_runnable(make_plan(2, **plan), RULES)
+
+
+def test_checks_of_collectives_with_which_ddp_crashes_are_refused() -> None:
+    """torch's Logger of DDP takes the wrapper that checks collectives over gloo for what it wraps."""
+    before = get_debug_level()
+    set_debug_level(DebugLevel.DETAIL)
+    try:
+        with pytest.raises(e.InvalidInputError, match=r"TORCH_DISTRIBUTED_DEBUG='DETAIL'.*legal value: INFO"):
+            require_debuggable(make_plan(2), gloo=True)
+        require_debuggable(make_plan(2), gloo=False)
+        require_debuggable(make_plan(1), gloo=True)
+        require_debuggable(make_plan(2, sharding=Sharding.FULL), gloo=True)
+        set_debug_level(DebugLevel.INFO)
+        require_debuggable(make_plan(2), gloo=True)
+    finally:
+        set_debug_level(before)
 
 
 @pytest.mark.parametrize("axes", [((Axis.DATA, 2, 2),), ((Axis.DATA, 2, 1), (Axis.TENSOR, 2, 1)), ((Axis.DATA, 2, 1),)])

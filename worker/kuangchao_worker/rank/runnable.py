@@ -6,6 +6,8 @@ What stands here has passed the parity tests: the same loss as one process, on r
 from collections.abc import Iterator
 from typing import Final
 
+from torch._C._distributed_c10d import DebugLevel, get_debug_level  # torch.distributed has them, not for type checkers
+
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.parallel import IN_ROUNDS, ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import ParallelPlan, Recompute, Sharding
@@ -25,6 +27,13 @@ def require_runnable(plan: ParallelPlan, rules: ParallelRules) -> None:
     """Raise InvalidInputError naming the first field of the plan that cannot be carried out."""
     for field, value, why, nearest in _problems(plan, rules):
         raise InvalidInputError(f"plan.{field}", value, why, nearest)
+
+
+def require_debuggable(plan: ParallelPlan, *, gloo: bool) -> None:
+    """Raise InvalidInputError where torch's own checks of collectives would end the process: DDP over gloo."""
+    if gloo and plan.world_size > 1 and whole(plan) and get_debug_level() == DebugLevel.DETAIL:
+        why = "has torch's DDP end the process by a segmentation fault where links are gloo's"
+        raise InvalidInputError("TORCH_DISTRIBUTED_DEBUG", "DETAIL", why, "INFO")
 
 
 def _problems(plan: ParallelPlan, rules: ParallelRules) -> Iterator[tuple[str, object, str, object]]:

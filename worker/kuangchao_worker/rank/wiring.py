@@ -39,7 +39,7 @@ from kuangchao_worker.rank.alike import require_alike
 from kuangchao_worker.rank.authority import Authority
 from kuangchao_worker.rank.reporting import GateReporter
 from kuangchao_worker.rank.ruled import ruled
-from kuangchao_worker.rank.runnable import require_runnable, whole
+from kuangchao_worker.rank.runnable import require_debuggable, require_runnable, whole
 from kuangchao_worker.reports import report
 from kuangchao_worker.tasks import Task, load_task
 from kuangchao_worker.weights import readable
@@ -90,6 +90,7 @@ def _train(process: _Process) -> Outcome:
     device = prepare(assignment)
     task = ruled(load_task(launch.task or "", launch.task_args), plan, quiet=rank != 0)
     require_runnable(plan, task.rules)
+    require_debuggable(plan, gloo=device.type == "cpu")
     store = make_parameters(task, device, training.seed, plan, training.precision, rank=rank)
     parameters, plugins = between(store, assignment, authority)
     state = make_state(assignment, parameters, process.channel, process.oplog)
@@ -100,7 +101,7 @@ def _train(process: _Process) -> Outcome:
     # only now: that there are links says that the agent of pod 0 has found the directory to be this job's
     process.oplog.keep_in(log_file(assignment))
     agreement = Agreement(device, plan.pipeline)
-    require_alike(agreement, parameters.module, task, plan)
+    require_alike(agreement, parameters, task, plan)
     parameters.connect(topology.mesh, topology.experts)
     state.close_to_others()
     executor = _make_executor(process, task, parameters, topology, agreement, device)
