@@ -250,3 +250,20 @@ def test_of_a_loss_on_values_the_model_is_compared_all_the_same(caplog: pytest.L
     assert "the loss is not compared with the model" in caplog.text
     with pytest.raises(InvalidInputError, match="does not get what first gives"):
         check(replace(task(lambda net, x: net.last(through(net, net.first(x) * 2))), loss=loss))
+
+
+class Packed(nn.Module):
+    """Gives a tuple, and takes one."""
+
+    def forward(self, hidden: Any) -> Any:
+        return hidden[0] if isinstance(hidden, tuple) else (hidden,)
+
+
+def test_links_hand_on_one_tensor() -> None:
+    def made() -> Net:
+        net = Net(lambda net, given: net.last(through(net, net.first(given))))
+        net.blocks = nn.ModuleList([Packed(), Packed()])
+        return net
+
+    with pytest.raises(InvalidInputError, match=r"blocks\.1'.*is called with a tuple; a link takes one tensor"):
+        check(replace(mlp({}), model=made, rules=RULES))

@@ -326,6 +326,74 @@ def test_what_a_task_says_itself_stands() -> None:
     assert ruled(bare, plan, quiet=True).rules.tensor
 
 
+def with_rules(between: Any) -> Task:
+    """A task with rules of its own for a model of two layers."""
+    task = Task(
+        model=lambda: Net(between, **PARTS),
+        dataset=TensorDataset(torch.zeros(4, 3, WIDTH)),
+        loss=lambda module, batch: module(batch[0]).square().mean(),
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )
+    return replace(task, rules=ParallelRules(tensor={name: TensorStyle(style) for name, style in PAIR.items()}))
+
+
+def attended(x: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(x, x, x)
+
+
+WRONG = {
+    "heads that are written down": (
+        lambda _, x: x.view(2, 3, 4, -1).softmax(-1).flatten(2),
+        "_softmax takes 2 of them",
+    ),
+    "attention with them": (
+        lambda _, x: attended(x.view(2, 3, 4, -1).transpose(1, 2)).transpose(1, 2).flatten(2),
+        "4 of all|depends on how many",
+    ),
+    "a shape that is written down": (WHOLE["a shape that is written down"][0], "the model does not take that: shape"),
+    "a factor from the shape": (WHOLE["a factor from the shape"][0], "div depends on how many"),
+    "too few of them": (
+        lambda _, x: functional.pad(x, (0, 8))[..., :16],
+        "b does not take that: it takes 16 features .* gives 16",
+    ),
+}
+
+
+@pytest.mark.parametrize(("between", "said"), WRONG.values(), ids=WRONG)
+def test_rules_that_divide_what_a_model_counts_on_as_a_whole_are_refused(between: Any, said: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"task\.rules\.tensor='a'.*1/2: .*({said}).*view\(batch, tokens, -1"):
+        ruled(with_rules(between), make_plan(2, tensor=2), quiet=True)
+
+
+RIGHT = DIVIDED | {
+    "each alone, in whatever shape": lambda _, x: x.view(2, 3, 4, -1).cumsum(1).relu().flatten(2),
+    "a trained norm of each head": WHOLE["a trained norm of each head"][0],
+    "what is chunked and joined": WHOLE["halves that meet"][0],
+    "a trained factor": WHOLE["a trained factor"][0],
+}
+
+
+@pytest.mark.parametrize("between", RIGHT.values(), ids=RIGHT)
+def test_rules_that_a_model_can_follow_are_taken(between: Any, caplog: pytest.LogCaptureFixture) -> None:
+    task = with_rules(between)
+    assert ruled(task, make_plan(2, tensor=2), quiet=False) is task
+    assert caplog.messages == []
+
+
+def test_rules_of_a_model_that_needs_values_are_believed_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    task = with_rules(lambda _, x: x if x.sum() > 0 else -x)
+    assert ruled(task, make_plan(2, tensor=2), quiet=False) is task
+    (said,) = caplog.messages
+    assert "tensor rules are not tried on its model: " in said
+
+
+@pytest.mark.parametrize("name", ["transformer", "moe"])
+def test_rules_of_the_reference_models_are_taken(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    task = load_task(f"kuangchao_worker.tasks.text:{name}", {"layers": "2", "windows": "8"})
+    assert ruled(task, make_plan(2, tensor=2), quiet=False) is task
+    assert caplog.messages == []
+
+
 def test_a_plan_that_no_model_can_follow_is_refused() -> None:
     digits = load_task("kuangchao_worker.tasks.digits:digits", {})
     with pytest.raises(InvalidInputError, match=r"plan\.tensor=3: the task has no .*, and its model shows none"):

@@ -196,3 +196,20 @@ def rule_of(operator: torch._ops.OpOverload) -> Rule:
     if name not in RULES and torch.Tag.pointwise not in operator.tags:
         raise LostError(f"what {name} does with them is not known")
     return RULES.get(name, _elements)
+
+
+def taken_together(operator: str, shape: Sequence[int], arguments: Sequence[Any]) -> tuple[int, ...]:
+    """How many elements of its first tensor an operator takes together, along each dimension that it goes along; ()
+    where that is not known.
+    """
+    rule = RULES.get(operator, _elements)
+    if rule is _matrices:
+        return (shape[-1],)
+    if rule in (_along, _reduce):
+        return tuple(shape[dim] for dim in _dims(arguments, 1) or range(len(shape)))
+    return ()
+
+
+def one_by_one(operator: str) -> bool:
+    """Of an operator that knows of features, whether it takes element by element."""
+    return RULES.get(operator, _elements) is _elements

@@ -7,7 +7,7 @@ were found give and take a part of their features, must do the same: code that c
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,11 +15,10 @@ from torch import nn
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.parallel.naming import gathered, named
 from kuangchao_worker.tasks import Task
+from kuangchao_worker.tasks.found.parts import Styles, parted
 from kuangchao_worker.tasks.found.passes import loss_of, made
 from kuangchao_worker.tasks.found.traces import Calls, hooked, storage
 from kuangchao_worker.tasks.found.watch import Region, Watch
-
-Styles = dict[str, TensorStyle]
 
 
 class Found(NamedTuple):
@@ -138,17 +137,7 @@ def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
     Shapes written into a model fail here, and so do factors that are taken from the shapes at hand.
     """
     module = made(task)
-    again = Watch(module, _linears(module))
-    columns, rows = (
-        [module.get_submodule(name) for name, own in styles.items() if own is style]
-        for style in (TensorStyle.COLUMNS, TensorStyle.ROWS)
-    )
-    # what these do to the tensors is done inside of the layers, as `again` sees it
-    for layer in columns:
-        layer.register_forward_hook(lambda _, __, output: output.narrow(-1, 0, output.shape[-1] // ranks))
-    again.hook()
-    for layer in rows:
-        layer.register_forward_pre_hook(_filled)
+    again = parted(module, styles, _linears(module), ranks)
     try:
         with again:
             loss_of(task, module)
@@ -166,13 +155,6 @@ def _differs(task: Task, styles: Styles, watch: Watch, ranks: int) -> str:
             return f"on a part of its features: {lost or 'other layers take them'}"
     other = next((one.operator for one, two in zip(expected, found, strict=False) if one != two), "")
     return f"{other} depends on how many features there are" if expected != found else ""
-
-
-def _filled(layer: nn.Linear, given: tuple[Any, ...]) -> torch.Tensor:
-    """What such a layer would take from all ranks."""
-    (part,) = given
-    whole: torch.Tensor = part.new_empty((*part.shape[:-1], layer.in_features))
-    return whole
 
 
 def _linears(module: nn.Module) -> list[str]:

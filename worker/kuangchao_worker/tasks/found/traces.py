@@ -106,6 +106,10 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             self._open[-1].computed.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
+    def running(self) -> str:
+        """The innermost module that is called and has not ended; "" outside of all calls, and in the model itself."""
+        return self._open[-1].name
+
     def made(self) -> list[Call]:
         """The calls of the model."""
         return self._open[0].within
@@ -160,6 +164,8 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             if len(before) != 1 or not before[0].same(given):
                 whose = f"{giver} gives" if giver else "the model is given"
                 return Break(name, f"does not get what {whose}: what the model does between {LEFT_OUT}")
+            if not isinstance(given.tensor, torch.Tensor):
+                return Break(name, f"is called with a {type(given.tensor).__name__}; a link takes one tensor")
             if learns and not given.tensor.requires_grad:
                 return Break(giver, NO_GRADIENTS)
             own = list(self.module.get_submodule(link.name).parameters())
@@ -171,6 +177,8 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             before, giver = (link.output,), name
         if len(before) != 1 or not before[0].same(whole.output):
             return Break(giver, f"does not give the model's output: what the model does after it {LEFT_OUT}")
+        if not isinstance(whole.output.tensor, torch.Tensor):
+            return Break(giver, f"gives a {type(whole.output.tensor).__name__}; a link gives one tensor")
         if learns and not whole.output.tensor.requires_grad:
             return Break(giver, NO_GRADIENTS)
         return self._loose(others)

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kuangchao_worker.tasks.found.axes import MOVING, Axis, LostError, Operand, rule_of
+from kuangchao_worker.tasks.found.axes import MOVING, Axis, LostError, Operand, one_by_one, rule_of, taken_together
 from kuangchao_worker.tasks.found.traces import storage
 
 
@@ -54,6 +54,14 @@ class Step(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Noted(NamedTuple):
+    """A step, the features that it gives, and how many elements it takes together."""
+
+    step: Step
+    mark: Mark | None = None
+    together: tuple[int, ...] = ()
+
+
 class Numbers(TorchFunctionMode):
     """Notes numbers that become tensors: on the meta device nothing is left of them."""
 
@@ -74,7 +82,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def __init__(self, module: nn.Module, linears: Sequence[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
-        self._steps: list[tuple[Step, Mark | None]] = []
+        self._steps: list[Noted] = []
         self._module, self._names = module, linears
         self._regions: list[Region] = []
         self._root: list[int] = []
@@ -86,7 +94,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         """Whatever bears a mark, so that no other tensor gets its identity."""
         self._inside = 0
         self._called: set[str] = set()
-        self._numbers = Numbers(lambda step: self._steps.append((step, None)))
+        self._numbers = Numbers(lambda step: self._steps.append(Noted(step)))
         self._owners = {
             storage(parameter): name
             for name, part in module.named_modules()
@@ -126,8 +134,26 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             step._replace(shape=_part(step.shape, mark.axis.dim, ranks))
             if mark is not None and not divided.isdisjoint(self._region(mark).columns)
             else step
-            for step, mark in self._steps
+            for step, mark, _ in self._steps
         ]
+
+    def fault(self, part: "Watch", divided: frozenset[str]) -> tuple[str, str] | None:
+        """A layer, and the first operation that makes something else of its features where there is but a part of them.
+
+        Here all of them were watched, there a part: whatever does not take each for itself must take as many together.
+        """
+        for whole, less in zip(self._steps, part._steps, strict=False):  # noqa: SLF001 - one of its own
+            operator = whole.step.operator
+            if operator != less.step.operator:
+                # what follows cannot be compared
+                return None
+            columns = self._region(whole.mark).columns if whole.mark is not None else []
+            layer = next((name for name in columns if name in divided), "")
+            if layer and whole.together != less.together:
+                return layer, f"{operator} takes {less.together[0]} of them together, and {whole.together[0]} of all"
+            if layer and one_by_one(operator) and whole.step.values != less.step.values:
+                return layer, f"{operator} depends on how many there are"
+        return None
 
     def __enter__(self) -> Self:
         self._numbers.__enter__()  # type: ignore[no-untyped-call]  # torch
@@ -195,7 +221,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         if name not in MOVING:
             values = tuple(_said(leaf) for leaf in tree_leaves((args, kwargs)))
             shape = next((tuple(tensor.shape) for tensor in _tensors(result)), ())
-            self._steps.append((Step(name, values, shape), found))
+            together = taken_together(name, tensors[0].shape, args) if tensors else ()
+            self._steps.append(Noted(Step(name, values, shape), found, together))
 
     def _taken_over(
         self, func: Any, args: Any, tensors: list[torch.Tensor], marks: list[Mark | None], result: Any
