@@ -90,9 +90,9 @@ def test_on_a_cpu_the_snapshot_of_a_checkpoint_is_in_the_same_memory() -> None:
     assert on_cpu.total_bytes - on_gpu.total_bytes == on_cpu.parameters_bytes + on_cpu.optimizer_bytes
 
 
-def test_a_process_on_a_cpu_takes_468_mib_and_a_tenth_more_than_it_uses() -> None:
+def test_a_process_on_a_cpu_takes_492_mib_and_a_tenth_more_than_it_uses() -> None:
     found = need(MeasuredModel(parameters=1_000, activation_bytes_per_sample=GIB), shape=CPU)
-    assert found.reserved_bytes == -(-found.total_bytes * 11 // 10) + 468 * MIB
+    assert found.reserved_bytes == -(-found.total_bytes * 11 // 10) + 492 * MIB
 
 
 def test_activations_of_a_layer_in_plain_torch_are_the_profiled_ones() -> None:
