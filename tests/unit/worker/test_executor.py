@@ -1,6 +1,8 @@
 """The training loop: it learns, saves by the policy, ends when asked, and shows user code nothing of the plan."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,38 @@ def test_curve_survives_a_torn_line(tmp_path: Path, caplog: pytest.LogCaptureFix
         lost.add(step, 0.5)
         lost.flush()
     assert caplog.messages == ["the loss curve is not written: metrics.jsonl: No such file or directory"]
+
+
+def test_curve_on_a_volume_that_fills_up_within_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real, room = tmp_path / "metrics.jsonl", os.write, [100, 1_000]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            room.pop(0)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    log = LossLog(path, 1)
+    for step in (1, 2, 3):
+        log.add(step, 0.5)
+        log.flush()
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines if line.endswith("}")] == [1, 3]
+    assert len(lines) == 3, "the line that was torn, by itself"
+
+
+def test_a_loss_that_is_no_number_is_none_in_json(tmp_path: Path) -> None:
+    """With losses that are scaled for fp16 it is part of training."""
+    log = LossLog(tmp_path / "metrics.jsonl", 1)
+    log.add(1, float("nan"))
+    log.flush()
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert "NaN" not in line
+    assert json.loads(line)["lossValue"] is None
+    assert json.loads(line)["loss"] == "nan"
 
 
 def test_user_code_sees_a_module_and_a_batch_only(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class LossLog:
 
     def add(self, step: int, loss: float, reported: Mapping[str, Any] = {}) -> None:
         """Note the mean loss of a step, and what was reported of it, which is read when lines are written."""
-        entry = {"step": step, "attempt": self._attempt, "loss": loss.hex(), "lossValue": loss}
+        entry = {"step": step, "attempt": self._attempt, "loss": loss.hex(), "lossValue": _json(loss)}
         self._entries.append((entry, reported))
         if self._clock() - self._flushed >= FLUSH_SECONDS:
             self.flush()
@@ -44,17 +44,23 @@ class LossLog:
             return
         lines = [json.dumps(entry | _reported(means)) + "\n" for entry, means in entries]
         if self._torn:
-            # the writer before us was killed within a line: close it so that ours stays readable
+            # the writer before us was killed within a line, or the volume is full: close it so that ours stays readable
             lines.insert(0, "\n")
-            self._torn = False
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.write(descriptor, "".join(lines).encode())
+                self._write(descriptor, "".join(lines).encode())
             finally:
                 os.close(descriptor)
         except OSError as error:
             self._warn(f"{self._path.name}: {error.strerror}")
+
+    def _write(self, descriptor: int, rest: bytes) -> None:
+        """All of it: what has little room left takes a part, and says with the next one that it is full."""
+        while rest:
+            written = os.write(descriptor, rest)
+            self._torn = rest[written - 1 : written] != b"\n"
+            rest = rest[written:]
 
     def _warn(self, problem: str) -> None:
         """Say once why the curve has a gap: a full volume would else be told of with every flush."""
@@ -66,8 +72,12 @@ class LossLog:
 def _reported(means: Means) -> dict[str, Any]:
     if not means:
         return {}
+    return {"metrics": {name: _json(value) for name, value in read(means).items()}}
+
+
+def _json(value: float) -> float | None:
     # JSON has no word for what is no number
-    return {"metrics": {name: value if math.isfinite(value) else None for name, value in read(means).items()}}
+    return value if math.isfinite(value) else None
 
 
 def _ends_with_newline(path: Path) -> bool:
