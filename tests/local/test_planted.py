@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -71,8 +72,9 @@ def test_code_that_reaches_around_a_layer_is_found(gang: Gang, job: Job, words: 
         ({"hidden": "32"}, r"the model of ranks \[1\]"),
         ({"samples": "500"}, r"the length of the dataset of ranks \[1\]"),
         ({"frozen": "1"}, r"the choice of frozen parameters of ranks \[1\]"),
+        ({"decay": "0.5"}, r"the optimizer with hyperparameters of ranks \[1\]"),
     ],
-    ids=["model", "data", "frozen"],
+    ids=["model", "data", "frozen", "optimizer"],
 )
 def test_ranks_with_another_model_or_other_data(
     gang: Gang, plan: ParallelPlan, args: dict[str, str], words: str
@@ -83,10 +85,24 @@ def test_ranks_with_another_model_or_other_data(
 
 
 def perhaps_frozen(args: dict[str, str]) -> Task:
-    """The mlp, whose parameters are trained unless `frozen` is given."""
-    frozen = "frozen" in args and args.pop("frozen")
+    """The mlp, whose parameters are trained unless `frozen` is given, with a weight decay of `decay`."""
+    frozen, decay = args.pop("frozen", ""), float(args.pop("decay", "0"))
     made = mlp(args)
-    return replace(made, model=lambda: made.model().requires_grad_(not frozen))
+    return replace(
+        made,
+        model=lambda: made.model().requires_grad_(not frozen),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, weight_decay=decay),
+    )
+
+
+def with_adafactor(args: dict[str, str]) -> Task:
+    return replace(mlp(args), optimizer=torch.optim.Adafactor)
+
+
+def test_an_optimizer_that_torch_cannot_step_in_pieces(gang: Gang) -> None:
+    words = r"\w+: task\.optimizer='Adafactor': cannot update parameters that ranks have pieces of: .*: AdamW$"
+    ends = gang.run(2, end, Job(SHARDED, f"{__name__}:with_adafactor", {"dropout": "0"}, double=False))
+    assert all(re.match(words, text) for text in ends), ends
 
 
 @pytest.mark.parametrize("plan", [TENSOR, SHARDED], ids=["tensor", "sharded"])

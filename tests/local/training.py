@@ -140,7 +140,7 @@ def _train(seat: Seat, job: Job) -> Trained:
     topology = TopologyService(plan.hash, seat.attempt)
     topology.build(seat.capability, seat.request(plan))
     agreement = Agreement(CPU, plan.pipeline)
-    require_alike(agreement, parameters.module, task, plan)
+    require_alike(agreement, parameters, task, plan)
     parameters.connect(topology.mesh, topology.experts)
     problems: list[str] = []
     writer = ShardWriter(seat.rank, lambda _, problem: problems.append(problem) if problem else None)

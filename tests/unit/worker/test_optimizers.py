@@ -16,7 +16,8 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import Sharding
 from kuangchao_contracts.ports.state import RestoreRequest
 from kuangchao_worker.layers.state import optimizers
-from kuangchao_worker.layers.state.optimizers import divided_by, hyperparameters
+from kuangchao_worker.layers.state.hyperparameters import hyperparameters
+from kuangchao_worker.layers.state.optimizers import divided_by
 from kuangchao_worker.layers.state.readable import readable
 from kuangchao_worker.rank.wiring import make_parameters
 from kuangchao_worker.tasks.mlp import mlp
@@ -137,6 +138,7 @@ def one(lr: Any = 0.1, **more: Any) -> list[dict[str, Any]]:
         (lambda: SGD(one(float("nan"))), False),
         (lambda: SGD(one(), weight_decay=0.1), False),
         (lambda: SGD(one() + one()), False),
+        (lambda: Adam(one()), False),
     ],
 )
 def test_hyperparameters_are_told_alike_in_every_process(make: Callable[[], Optimizer], *, same: bool) -> None:

@@ -1,5 +1,6 @@
 """Checkpoints in pieces, without links: what is saved comes back under the same names, and a gap is an error."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,12 @@ from torch.optim.lr_scheduler import StepLR
 
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import CheckpointCorruptError, InvalidInputError
+from kuangchao_contracts.rules import ParallelRules, TensorStyle
+from kuangchao_worker.layers.state.chain import chain
 from kuangchao_worker.layers.state.entries import Entries, Holders, collect, install
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.reshard import fill, fill_from_whole, payloads
+from kuangchao_worker.layers.state.split import check_rules
 from kuangchao_worker.tasks.mlp import mlp
 
 ORDER = [f"{layer}.{part}" for layer in ("0.0", "1.0", "2") for part in ("weight", "bias")]
@@ -203,3 +207,15 @@ def test_a_part_that_is_compiled_has_the_name_that_it_has_otherwise(compiled: st
     ParameterStore(other.module, other.optimizer, other.scheduler).restore(files)  # type: ignore[arg-type]  # see above
     for mine, theirs in zip(one.module.parameters(), other.module.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("check", [chain, check_rules])
+def test_rules_for_a_model_that_is_compiled_say_how_it_keeps_its_names(check: Callable[..., Any]) -> None:
+    rules = ParallelRules(chain=("0", "1", "9"), tensor={"9": TensorStyle.COLUMNS})
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with pytest.raises(InvalidInputError, match=r"='9': names no module of the model$"):
+        check(module, rules)
+    with pytest.raises(
+        InvalidInputError, match=r"model; torch\.compile\(net\).*net\.compile\(\)"
+    ):
+        check(torch.compile(module), rules)

@@ -1,11 +1,13 @@
 """Names of modules, and the patterns that rules name them by: `*` stands for one part of a name."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from torch import nn
 
 Value = TypeVar("Value")
+COMPILED: Final = "_orig_mod."
+"""What `torch.compile` puts before the names of a module that it wraps."""
 
 
 def matching(module: nn.Module, pattern: str) -> Iterator[str]:
@@ -14,6 +16,13 @@ def matching(module: nn.Module, pattern: str) -> Iterator[str]:
     One that a model holds under several names comes with its first.
     """
     return distinct(module, named(module, pattern))
+
+
+def unknown(module: nn.Module) -> str:
+    """What to say of a pattern that means no module."""
+    compiled = any(COMPILED in f"{name}." for name, _ in module.named_modules())
+    why = "; torch.compile(net) gives its modules other names, net.compile() leaves them" if compiled else ""
+    return f"names no module of the model{why}"
 
 
 def distinct(module: nn.Module, names: Iterable[str]) -> Iterator[str]:

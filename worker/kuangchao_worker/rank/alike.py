@@ -1,7 +1,7 @@
 """What all ranks must begin with alike, before any of them splits or trains its model."""
 
 import hashlib
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import nn
@@ -18,10 +18,17 @@ COMPARED: Final = 64
 """Elements of each parameter by which ranks compare what they begin with."""
 
 
-def require_alike(agreement: Agreement, module: nn.Module, task: Task, plan: ParallelPlan) -> None:
+class Store(Protocol):
+    """What state begins with."""
+
+    module: nn.Module
+    hyperparameters: str
+
+
+def require_alike(agreement: Agreement, store: Store, task: Task, plan: ParallelPlan) -> None:
     """Raise RanksDifferError where ranks do not begin with the same. All ranks must call, before any splits a model."""
-    agreement.same(_likeness(module, task))
-    agreement.near(_first_weights(module, plan), "first weights of")
+    agreement.same({**_likeness(store.module, task), "optimizer with hyperparameters": store.hyperparameters})
+    agreement.near(_first_weights(store.module, plan), "first weights of")
 
 
 def _likeness(module: nn.Module, task: Task) -> dict[str, str]:

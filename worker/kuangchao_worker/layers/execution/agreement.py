@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from kuangchao_contracts.checkpoint import CheckpointRef
 from kuangchao_contracts.errors import RanksDifferError
+from kuangchao_worker.parallel import comparing
 
 FINGERPRINT: Final = 16
 """Bytes by which ranks compare what they have."""
@@ -74,13 +75,9 @@ class Agreement:
         """Raise RanksDifferError, naming the ranks, for anything that is not what rank 0 has."""
         if self._world == 1:
             return
-        names = list(mine)
-        own = torch.tensor(list(b"".join(_fingerprint(mine[name]) for name in names)), dtype=torch.uint8)
-        every = torch.empty(self._world * len(own), dtype=torch.uint8, device=self._device)
-        dist.all_gather_into_tensor(every, own.to(self._device))
-        for number, name in enumerate(names):
-            column = every.view(self._world, len(names), FINGERPRINT)[:, number]
-            if others := [rank for rank in range(self._world) if not torch.equal(column[rank], column[0])]:
+        digests = [_fingerprint(text) for text in mine.values()]
+        for name, others in zip(mine, comparing.others(digests, self._device), strict=True):
+            if others:
                 raise RanksDifferError(f"the {name} of ranks {others} is not that of rank 0; all must be alike")
 
     def near(self, values: Mapping[str, torch.Tensor], what: str) -> None:
@@ -90,11 +87,8 @@ class Agreement:
         """
         if self._world == 1 or not values:
             return
-        least = torch.cat([value.detach().flatten().double() for value in values.values()]).to(self._device)
-        most = least.clone()
-        dist.all_reduce(least, dist.ReduceOp.MIN)
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        near = torch.isclose(least, most, rtol=ROUNDING, atol=NOTHING, equal_nan=True)
+        own = torch.cat([value.detach().flatten().double() for value in values.values()]).to(self._device)
+        near = comparing.near(own, ROUNDING, NOTHING)
         for name, same in zip(values, torch.split(near, [value.numel() for value in values.values()]), strict=True):
             if not same.all():
                 raise RanksDifferError(f"the {what} {name} are not the same on all ranks; all must make them alike")

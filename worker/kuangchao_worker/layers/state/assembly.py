@@ -1,12 +1,11 @@
 """A module of the task around tensors that are there already. Never copies them."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from torch import nn
 
-COMPILED: Final = "_orig_mod."
-"""What `torch.compile` puts before the names of a module that it wraps."""
+from kuangchao_worker.parallel.naming import COMPILED
 
 
 def plain(state: Mapping[str, Any]) -> dict[str, Any]:

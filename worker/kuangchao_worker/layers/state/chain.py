@@ -11,7 +11,7 @@ from kuangchao_contracts.parallel import Schedule
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules
 from kuangchao_worker.layers.state import mixing
-from kuangchao_worker.parallel.naming import children, distinct, named
+from kuangchao_worker.parallel.naming import children, distinct, named, unknown
 
 FIELD = "task.rules.chain"
 
@@ -34,7 +34,7 @@ def chain(module: nn.Module, rules: ParallelRules) -> tuple[str, ...]:
     for pattern in rules.chain:
         found = list(named(module, pattern))
         if not found:
-            raise InvalidInputError(FIELD, pattern, "names no module of the model")
+            raise InvalidInputError(FIELD, pattern, unknown(module))
         names += found
     held = (*module.named_parameters(), *module.named_buffers())
     loose = [name for name, _ in held if not any(name.startswith(f"{link}.") for link in names)]

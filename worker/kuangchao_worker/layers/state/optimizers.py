@@ -1,10 +1,9 @@
-"""What an optimizer must be like where a plan divides what it updates, and what of it ranks must have alike."""
+"""What an optimizer must be like where a plan divides what it updates."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
-import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -45,21 +44,3 @@ def divided_by(optimizer: Optimizer) -> Iterator[None]:
 
 def _in_pieces(optimizer: Optimizer) -> bool:
     return any(isinstance(parameter, DTensor) for group in optimizer.param_groups for parameter in group["params"])
-
-
-def hyperparameters(optimizer: Optimizer) -> str:
-    """How it updates, group by group, as far as that is told by plain values; to six digits, as machines differ."""
-    groups = [sorted({**group, "params": len(group["params"])}.items()) for group in optimizer.param_groups]
-    return str([[(key, told) for key, value in group if (told := _told(value)) is not None] for group in groups])
-
-
-def _told(value: Any) -> str | None:
-    """None for what has no words that are the same in every process."""
-    if isinstance(value, torch.Tensor):
-        return _told(value.item()) if value.numel() == 1 and not value.is_meta else None
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list | tuple):
-        told = [_told(item) for item in value]
-        return None if None in told else str(told)
-    return repr(value) if isinstance(value, bool | int | str | type(None)) else None

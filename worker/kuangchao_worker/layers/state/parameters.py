@@ -16,6 +16,7 @@ from kuangchao_worker.layers.state import fit, hidden
 from kuangchao_worker.layers.state.assembly import assembled, named_as, plain
 from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.files import in_memory
+from kuangchao_worker.layers.state.hyperparameters import hyperparameters
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
 from kuangchao_worker.layers.state.update import UpdateRule
@@ -29,6 +30,7 @@ class ParameterStore:
     ) -> None:
         self.module, self.rule = module, rule or UpdateRule()
         self._optimizer, self._scheduler = optimizer, scheduler
+        self.hyperparameters = hyperparameters(optimizer)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self.elements = sum(p.numel() for p in self._parameters)
         self.wrapped: nn.Module = Calling(module)

@@ -27,6 +27,7 @@ from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.parameters import ParameterStore
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import Source, memory_file
+from kuangchao_worker.parallel import comparing
 
 log = logging.getLogger(__name__)
 Call = Callable[[str, Contract], Contract]
@@ -53,6 +54,7 @@ class PluggedStore:
     def __init__(self, store: ParameterStore, plugin: Plugin, call: Call) -> None:
         self._store, self._plugin, self._call = store, plugin, call
         self.module, self.elements, self.rule = store.module, store.elements, store.rule
+        self.hyperparameters = store.hyperparameters
         self._names = {id(p): name for name, p in store.module.named_parameters() if p.requires_grad}
         self._step = 0
         self._world = 1
@@ -78,12 +80,8 @@ class PluggedStore:
             wrapped.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
 
     def _agree(self, digest: bytes, what: str, why: str) -> None:
-        device = next(self.module.parameters()).device
-        mine = torch.tensor(list(digest), dtype=torch.uint8, device=device)
-        every = torch.empty(self._world * len(mine), dtype=torch.uint8, device=device)
-        dist.all_gather_into_tensor(every, mine)
-        rows = every.view(self._world, -1)
-        if others := [rank for rank in range(self._world) if not torch.equal(rows[rank], rows[0])]:
+        (others,) = comparing.others([digest], next(self.module.parameters()).device)
+        if others:
             raise ConflictError(
                 f"plug-in {self._plugin.plugin}: {what} of ranks {others} are not those of rank 0; {why}"
             )

@@ -38,8 +38,9 @@ from kuangchao_worker.layers.state.experts import (
 )
 from kuangchao_worker.layers.state.files import in_memory
 from kuangchao_worker.layers.state.handing import Share
+from kuangchao_worker.layers.state.hyperparameters import hyperparameters
 from kuangchao_worker.layers.state.norms import sum_of_squares
-from kuangchao_worker.layers.state.optimizers import divided_by, hyperparameters, require_common_state
+from kuangchao_worker.layers.state.optimizers import divided_by, require_common_state
 from kuangchao_worker.layers.state.passing import Passing, require_one_order
 from kuangchao_worker.layers.state.seal import Owned
 from kuangchao_worker.layers.state.source import SHARED_FILE, Source
@@ -55,6 +56,7 @@ from kuangchao_worker.layers.state.split import (
 )
 from kuangchao_worker.layers.state.touched import Touched
 from kuangchao_worker.layers.state.update import UpdateRule
+from kuangchao_worker.parallel import comparing
 from kuangchao_worker.parallel.naming import distinct
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -238,12 +240,10 @@ class ShardedStore:
         whole = {name: p.grad for name, p in alike.items() if p.grad is not None}
         if not whole:
             return
-        least = torch.stack([entries.local(gradient).detach().double().norm() for gradient in whole.values()])
-        most, group = least.clone(), self._mesh.get_group(TENSOR)
-        dist.all_reduce(least, dist.ReduceOp.MIN, group)
-        dist.all_reduce(most, dist.ReduceOp.MAX, group)
-        for name, near in zip(whole, torch.isclose(least, most, rtol=ALIKE, atol=norm * ALIKE**3), strict=True):
-            if not near:
+        own = torch.stack([entries.local(gradient).detach().double().norm() for gradient in whole.values()])
+        near = comparing.near(own, ALIKE, norm * ALIKE**3, self._mesh.get_group(TENSOR))
+        for name, same in zip(whole, near, strict=True):
+            if not same:
                 why = "has other gradients on each tensor rank: its module needs a style (sequence for a norm)"
                 raise InvalidInputError("task.rules.tensor", name, why)
 

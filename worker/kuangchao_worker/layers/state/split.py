@@ -24,7 +24,7 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.state.experts import OwnTokens, inside, lists_of, mixtures_of
-from kuangchao_worker.parallel.naming import matching
+from kuangchao_worker.parallel.naming import matching, unknown
 
 TOKENS = 1
 """Dimension of activations (batch, tokens, features) that sequence parallelism splits."""
@@ -36,7 +36,7 @@ def check_rules(module: nn.Module, rules: ParallelRules) -> None:
     """Raise InvalidInputError for a tensor rule that means no module: what it was to split would stay whole."""
     for pattern in rules.tensor:
         if not any(matching(module, pattern)):
-            raise InvalidInputError("task.rules.tensor", pattern, "names no module of the model")
+            raise InvalidInputError("task.rules.tensor", pattern, unknown(module))
 
 
 def check_held(module: nn.Module, rules: ParallelRules, *, sequence: bool) -> None:
