@@ -350,6 +350,13 @@ WRONG = {
         lambda _, x: attended(x.view(2, 3, 4, -1).transpose(1, 2)).transpose(1, 2).flatten(2),
         "4 of all|depends on how many",
     ),
+    "products of what cannot be followed": (
+        lambda _, x: (
+            functional.normalize(x.view(2, 3, 4, -1), dim=-1) @ x.view(2, 3, 4, -1).mT @ x.view(2, 3, 4, -1)
+        ).flatten(2),
+        "bmm takes 2 of them together, and 4 of all",
+    ),
+    "a softmax of all": (WHOLE["a softmax of features"][0], "_softmax takes 8 of them together, and 16 of all"),
     "a shape that is written down": (WHOLE["a shape that is written down"][0], "the model does not take that: shape"),
     "a factor from the shape": (WHOLE["a factor from the shape"][0], "div depends on how many"),
     "too few of them": (
@@ -368,6 +375,7 @@ def test_rules_that_divide_what_a_model_counts_on_as_a_whole_are_refused(between
 RIGHT = DIVIDED | {
     "each alone, in whatever shape": lambda _, x: x.view(2, 3, 4, -1).cumsum(1).relu().flatten(2),
     "a trained norm of each head": WHOLE["a trained norm of each head"][0],
+    "a figure of all, for a log": lambda _, x: (x.detach().abs().mean(), x)[1],
     "what is chunked and joined": WHOLE["halves that meet"][0],
     "a trained factor": WHOLE["a trained factor"][0],
 }

@@ -55,11 +55,14 @@ class Step(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A step, the features that it gives, and how many elements it takes together."""
+    """A step, the features that it gives, how many elements it takes together, and whose it takes: features that it
+    gives again, or from which gradients come. What is only looked at, as for figures, may be another for each rank.
+    """
 
     step: Step
     mark: Mark | None = None
     together: tuple[int, ...] = ()
+    taken: Mark | None = None
 
 
 class Numbers(TorchFunctionMode):
@@ -134,7 +137,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             step._replace(shape=_part(step.shape, mark.axis.dim, ranks))
             if mark is not None and not divided.isdisjoint(self._region(mark).columns)
             else step
-            for step, mark, _ in self._steps
+            for step, mark, *_ in self._steps
         ]
 
     def fault(self, part: "Watch", divided: frozenset[str]) -> tuple[str, str] | None:
@@ -147,11 +150,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             if operator != less.step.operator:
                 # what follows cannot be compared
                 return None
-            columns = self._region(whole.mark).columns if whole.mark is not None else []
+            columns = self._region(whole.taken).columns if whole.taken is not None else []
             layer = next((name for name in columns if name in divided), "")
             if layer and whole.together != less.together:
                 return layer, f"{operator} takes {less.together[0]} of them together, and {whole.together[0]} of all"
-            if layer and one_by_one(operator) and whole.step.values != less.step.values:
+            if layer and whole.mark is not None and one_by_one(operator) and whole.step.values != less.step.values:
                 return layer, f"{operator} depends on how many there are"
         return None
 
@@ -222,7 +225,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             values = tuple(_said(leaf) for leaf in tree_leaves((args, kwargs)))
             shape = next((tuple(tensor.shape) for tensor in _tensors(result)), ())
             together = taken_together(name, tensors[0].shape, args) if tensors else ()
-            self._steps.append(Noted(Step(name, values, shape), found, together))
+            self._steps.append(Noted(Step(name, values, shape), found, together, found or _trained(tensors, marks)))
 
     def _taken_over(
         self, func: Any, args: Any, tensors: list[torch.Tensor], marks: list[Mark | None], result: Any
@@ -290,6 +293,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 def _tensors(result: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+
+
+def _trained(tensors: Sequence[torch.Tensor], marks: Sequence[Mark | None]) -> Mark | None:
+    """A mark of what gets gradients from an operation that runs now."""
+    found = (mark for one, mark in zip(tensors, marks, strict=True) if mark is not None and one.requires_grad)
+    return next(found, None) if torch.is_grad_enabled() else None
 
 
 def _said(leaf: Any) -> str:
