@@ -106,7 +106,7 @@ def _train(seat: Seat, mesh: Any, plan: ParallelPlan, job: Plugged) -> Outcome:
         stop=lambda: False,
         report=lambda *_: None,
         algorithm=TaskAlgorithm(
-            task, parameters, rank=seat.rank, device=CPU, accumulation=plan.accumulation_steps, precision=Precision.FP32
+            task, parameters, device=CPU, accumulation=plan.accumulation_steps, precision=Precision.FP32
         ),
         batches=Batches(task.dataset, task.collate, plan, seat.rank, job.seed),
         agreement=Agreement(CPU, 1),

@@ -163,7 +163,7 @@ def _train(seat: Seat, job: Job) -> Trained:
         stop=lambda: False,
         report=lambda *_: None,
         algorithm=TaskAlgorithm(
-            task, parameters, rank=seat.rank, device=CPU, accumulation=plan.accumulation_steps,
+            task, parameters, device=CPU, accumulation=plan.accumulation_steps,
             precision=job.precision, pipe=make_pipe(parameters, topology.mesh, plan, CPU),
             groups=make_groups(topology),
         ),

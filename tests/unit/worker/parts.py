@@ -104,7 +104,6 @@ class Loop:
             algorithm=TaskAlgorithm(
                 task,
                 self.state._store,
-                rank=0,
                 device=torch.device("cpu"),
                 accumulation=plan.accumulation_steps,
                 precision=spec.training.precision,

@@ -215,7 +215,5 @@ def test_rules_for_a_model_that_is_compiled_say_how_it_keeps_its_names(check: Ca
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     with pytest.raises(InvalidInputError, match=r"='9': names no module of the model$"):
         check(module, rules)
-    with pytest.raises(
-        InvalidInputError, match=r"model; torch\.compile\(net\).*net\.compile\(\)"
-    ):
+    with pytest.raises(InvalidInputError, match=r"model; torch\.compile\(net\).*net\.compile\(\)"):
         check(torch.compile(module), rules)

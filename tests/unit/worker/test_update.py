@@ -39,7 +39,7 @@ def ours(
 ) -> tuple[list[float], list[float], UpdateRule, nn.Module]:
     """Norms, scales after each step, the rule and the module."""
     store = make_parameters(made, CPU, 0, make_plan(1), precision)
-    algorithm = TaskAlgorithm(made, store, rank=0, device=CPU, accumulation=1, precision=precision)
+    algorithm = TaskAlgorithm(made, store, device=CPU, accumulation=1, precision=precision)
     norms, scales = [], []
     for step in range(1, steps + 1):
         algorithm.micro_step(batch(step, huge), last=True)

@@ -63,14 +63,13 @@ class TaskAlgorithm:
         task: Task,
         store: Store,
         *,
-        rank: int,
         device: torch.device,
         accumulation: int,
         precision: Precision,
         pipe: Pipe | None = None,
         groups: Groups | None = None,
     ) -> None:
-        self._task, self._store, self._rank, self._device = task, store, rank, device
+        self._task, self._store, self._device = task, store, device
         self._pipe, self._groups = pipe, groups or Groups()
         self._scale, self._precision = 1 / accumulation, precision
         if pipe is not None:
@@ -114,7 +113,7 @@ class TaskAlgorithm:
         if self._task.evaluate is None:
             return {}
         module = self._store.complete(self._task.model)
-        if module is None or self._rank != 0:
+        if module is None:
             return {}
         module = module.to(self._device).eval()
         with torch.no_grad(), self._autocast():

@@ -127,7 +127,6 @@ def _make_executor(
     algorithm = TaskAlgorithm(
         task,
         parameters,
-        rank=assignment.rank,
         device=device,
         accumulation=plan.accumulation_steps,
         precision=assignment.launch.training.precision,
