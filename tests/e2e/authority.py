@@ -2,13 +2,14 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import (
     JWT,
+    NAMESPACE,
     PATIENCE,
     RELEASE_NAMESPACE,
     ROOT,
@@ -21,10 +22,11 @@ from tests.e2e.cluster import (
     kc,
     kubectl,
 )
-from tests.e2e.conftest import NAMESPACE
 
 STEPS = 240
 SPEC = {"training": {"steps": STEPS, "seed": 11, "globalBatch": 64}, "checkpoint": {"everySteps": 10}}
+APART = 40
+"""Steps between two checkpoints where one of them is to be lost."""
 VOLUME = VOLUMES / f"{NAMESPACE}.checkpoints"
 POLICY, POLICY_FILE = "kuangchao-policy", "policy.yaml"
 
@@ -77,6 +79,10 @@ class WalkingJob(Job):
         metadata = self.object()["metadata"]
         found = [item["record"] for item in audit("--since", metadata["creationTimestamp"], *filters)]
         return [record for record in found if record["jobUid"] == metadata["uid"]]
+
+
+Walk = Callable[..., WalkingJob]
+"""The fixture `walk`: name, pace, then fields of the spec."""
 
 
 def _decoded(part: str) -> bytes:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KC = str(ROOT / "cluster" / "kc")
 VOLUMES = Path(os.environ.get("KC_ROOT", "/var/lib/kuangchao")) / "volumes"
 RELEASE_NAMESPACE = "kuangchao-system"
+NAMESPACE = "team-a"
+"""Of all jobs."""
 PATIENCE = 600.0
 """Limit of every wait for something that will happen. It bounds a hang: a machine may be as slow as it is."""
 A_COMMAND = 2.0

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.cluster import ROOT, Job, kc, kubectl
+from tests.e2e.authority import SPEC, STEPS, Walk, WalkingJob
+from tests.e2e.cluster import NAMESPACE, ROOT, Job, kc, kubectl
 
-NAMESPACE = "team-a"
 CODE = ROOT / "tests" / "e2e" / "user_code"
 DEPLOY_SECONDS = 5_400
 TEST_SECONDS = 3_600
@@ -91,3 +91,36 @@ def user_code_mounted() -> dict[str, Any]:
 def user_code(cluster: None) -> dict[str, Any]:
     """`user_code_mounted`, for tests that need nothing else of this module."""
     return user_code_mounted()
+
+
+@pytest.fixture(scope="session")
+def reference(cluster: None) -> dict[int, str]:
+    """Loss curve of the example itself, which nothing disturbs or slows down."""
+    job = Job(NAMESPACE, "unhurried")
+    job.delete()
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(build(job.name, **SPEC)))
+    try:
+        job.wait_phase("Complete")
+        curve = job.curve()
+    finally:
+        job.delete()
+    assert len(curve) == STEPS
+    return curve
+
+
+@pytest.fixture
+def walk(apply: Callable[..., Job], user_code: dict[str, Any]) -> Iterator[Walk]:
+    """Starts a job of two pods that takes so many seconds longer for each step, and ever more, until it is let run."""
+    started: list[WalkingJob] = []
+
+    def start(name: str, pace: float, **spec: Any) -> WalkingJob:
+        job = WalkingJob(NAMESPACE, name)
+        job.mark.unlink(missing_ok=True)
+        started.append(job)
+        args = {"pace": str(pace), "hurry": f"/checkpoints/{job.mark.name}"}
+        apply(build(name, **{**SPEC, "task": "paced:paced", "taskArgs": args, "template": user_code, **spec}))
+        return job
+
+    yield start
+    for job in started:
+        job.mark.unlink(missing_ok=True)

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from tests.e2e.authority import (
+    APART,
     POLICY,
-    SPEC,
     STEPS,
     VOLUME,
+    Walk,
     WalkingJob,
     config_map,
     flip,
@@ -31,6 +32,7 @@ from tests.e2e.cluster import (
     A_COMMAND,
     JWT,
     KILL_RANK,
+    NAMESPACE,
     RELEASE_NAMESPACE,
     VOLUMES,
     Job,
@@ -42,45 +44,7 @@ from tests.e2e.cluster import (
     kubectl,
     refused,
 )
-from tests.e2e.conftest import NAMESPACE, build
-
-Walk = Callable[..., WalkingJob]
-APART = 40
-"""Steps between two checkpoints where one of them is to be lost."""
-
-
-@pytest.fixture(scope="module")
-def reference(cluster: None) -> dict[int, str]:
-    """Loss curve of the example itself, which nothing disturbs or slows down."""
-    job = Job(NAMESPACE, "unhurried")
-    job.delete()
-    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(build(job.name, **SPEC)))
-    try:
-        job.wait_phase("Complete")
-        curve = job.curve()
-    finally:
-        job.delete()
-    assert len(curve) == STEPS
-    return curve
-
-
-@pytest.fixture
-def walk(apply: Callable[..., Job], user_code: dict[str, Any]) -> Iterator[Walk]:
-    """Starts a job of two pods that takes so many seconds longer for each step, and ever more, until it is let run."""
-    started: list[WalkingJob] = []
-
-    def start(name: str, pace: float, **spec: Any) -> WalkingJob:
-        job = WalkingJob(NAMESPACE, name)
-        job.mark.unlink(missing_ok=True)
-        started.append(job)
-        args = {"pace": str(pace), "hurry": f"/checkpoints/{job.mark.name}"}
-        apply(build(name, **{**SPEC, "task": "paced:paced", "taskArgs": args, "template": user_code, **spec}))
-        return job
-
-    yield start
-    for job in started:
-        job.mark.unlink(missing_ok=True)
-
+from tests.e2e.conftest import build
 
 # ---- reconstruction
 

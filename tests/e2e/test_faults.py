@@ -1,15 +1,11 @@
 """Faults on real pods and nodes: whatever dies, the loss curve is that of an undisturbed run, bit for bit."""
 
-import subprocess
+from tests.e2e.authority import APART, Walk, WalkingJob, flip
+from tests.e2e.cluster import KILL_RANK, NAMESPACE, RELEASE_NAMESPACE, eventually, get, items, kc, kubectl, settled
 
-import pytest
-import yaml
-
-from tests.e2e.cluster import KILL_RANK, RELEASE_NAMESPACE, Job, eventually, get, items, kc, kubectl, settled
-from tests.e2e.conftest import NAMESPACE, build
-
-STEPS = 1_500
-LONG = {"training": {"steps": STEPS, "seed": 11, "globalBatch": 64}, "checkpoint": {"everySteps": 100}}
+PACE = 0.2
+"""Seconds of a first step. Jobs walk until a fault has struck, however slow this machine is."""
+Curve = dict[int, str]
 
 
 def ready(node: str) -> bool:
@@ -24,50 +20,46 @@ def kill_operator() -> None:
     kubectl("delete", "pod", "-n", RELEASE_NAMESPACE, *operator, "--grace-period=0", "--force")
 
 
-@pytest.fixture(scope="module")
-def reference(cluster: None) -> dict[int, str]:
-    """Loss curve of a run that nothing disturbs."""
-    made = build("reference", **LONG)
-    job = Job(NAMESPACE, "reference")
-    job.delete()
-    kubectl("apply", "-f", "-", stdin=yaml.safe_dump(made))
-    try:
-        job.wait_phase("Complete")
-        curve = job.curve()
-    finally:
-        job.delete()
-    assert sorted(curve) == list(range(1, STEPS + 1)) or sorted(curve) == list(range(STEPS))
-    return curve
-
-
-def finish(job: Job, reference: dict[int, str]) -> dict:
-    job.wait_phase("Complete")
-    assert job.curve() == reference
-    return job.status()
-
-
-def test_killed_rank(apply, manifest, reference) -> None:
-    job = apply(manifest("killed", **LONG))
-    job.wait_step(250)
-    pod = sorted(p["metadata"]["name"] for p in job.pods())[1]
+def kill_rank(pod: str) -> None:
+    """End a rank of a worker pod at once."""
     assert "killed" in kubectl("exec", "-n", NAMESPACE, pod, "--", "python", "-c", KILL_RANK)
-    status = finish(job, reference)
+
+
+def suspend(job: WalkingJob, value: str) -> None:
+    """Write spec.suspend."""
+    patch = f'{{"spec":{{"suspend":{value}}}}}'
+    kubectl("patch", "trainingjob", job.name, "-n", NAMESPACE, "--type=merge", "-p", patch)
+
+
+def wait_incarnation(job: WalkingJob, number: int) -> None:
+    """Wait for new pods, before the job is let run: it must not end by the old ones."""
+    eventually(lambda: job.status().get("incarnation") == number, lambda: f"incarnation {number}: {job.status()}")
+
+
+def test_killed_rank(walk: Walk, reference: Curve) -> None:
+    job = walk("killed", PACE)
+    job.wait_commit_after(0)
+    pod = sorted(p["metadata"]["name"] for p in job.pods())[1]
+    kill_rank(pod)
+    job.wait_attempt(after=1)
+    status = job.finish(reference)
     assert status["restarts"] == 1 and status["attempt"] == 2 and status["incarnation"] == 0
     first = status["firstFailure"]
     assert (first["pod"], first["exitCode"]) == (pod, -9), "not the rank that was killed"
 
 
-def test_deleted_pod_is_not_charged(apply, manifest, reference) -> None:
-    job = apply(manifest("deleted", **LONG))
-    job.wait_step(250)
+def test_deleted_pod_is_not_charged(walk: Walk, reference: Curve) -> None:
+    job = walk("deleted", PACE)
+    job.wait_commit_after(0)
     kubectl("delete", "pod", "-n", NAMESPACE, job.pods()[0]["metadata"]["name"], "--grace-period=0", "--force")
-    status = finish(job, reference)
+    wait_incarnation(job, 1)
+    status = job.finish(reference)
     assert status["restarts"] == 0 and status["infrastructureRestarts"] == 1 and status["incarnation"] == 1
 
 
-def test_crashed_node(apply, manifest, reference) -> None:
-    job = apply(manifest("crashed", **LONG))
-    job.wait_step(250)
+def test_crashed_node(walk: Walk, reference: Curve) -> None:
+    job = walk("crashed", PACE)
+    job.wait_commit_after(0)
     operator_node = items("pods", RELEASE_NAMESPACE, "app.kubernetes.io/component=operator")[0]["spec"]["nodeName"]
     victim = min(job.nodes() - {operator_node})
     kc("node", "crash", victim.removeprefix("node-"))
@@ -82,7 +74,7 @@ def test_crashed_node(apply, manifest, reference) -> None:
             ][0]["matchExpressions"][0]["values"][0]
             for p in moved
         }
-        status = finish(job, reference)
+        status = job.finish(reference)
         assert status["restarts"] == 0 and status["infrastructureRestarts"] == 1
     finally:
         kc("node", "boot", victim.removeprefix("node-"))
@@ -90,58 +82,58 @@ def test_crashed_node(apply, manifest, reference) -> None:
         settled()
 
 
-def test_killed_operator_in_mid_launch(apply, manifest, reference) -> None:
-    job = apply(manifest("orphan", **LONG))
+def test_killed_operator_in_mid_launch(walk: Walk, reference: Curve) -> None:
+    job = walk("orphan", PACE)
     eventually(lambda: job.status().get("attempt") == 1, "admitted", 0.05)
     kill_operator()
-    status = finish(job, reference)
+    status = job.finish(reference)
     assert status["attempt"] == 1 and status["restarts"] == 0
 
 
-def test_killed_operator_while_training(apply, manifest, reference) -> None:
-    job = apply(manifest("unwatched", **LONG))
-    job.wait_step(250)
+def test_killed_operator_while_training(walk: Walk, reference: Curve) -> None:
+    job = walk("unwatched", PACE)
+    job.wait_commit_after(0)
     kill_operator()
-    status = finish(job, reference)
+    job.wait_step(len(job.curve()) + 2)
+    status = job.finish(reference)
     assert status["attempt"] == 1, "training must not need the operator"
 
 
-def test_partition_between_workers(apply, manifest, reference) -> None:
+def test_partition_between_workers(walk: Walk, reference: Curve) -> None:
     """Kubernetes sees nothing of it: the ranks' own failure ends the attempt, and the job goes on after healing. How
     many attempts that takes is the machine's affair: a step of it may be slower than this short hangSeconds."""
-    job = apply(manifest("split", **LONG, fault={"hangSeconds": 15, "maxRestarts": 1_000}))
-    job.wait_step(250)
+    job = walk("split", PACE, fault={"hangSeconds": 15, "maxRestarts": 1_000})
+    job.wait_commit_after(0)
     first, second = (n.removeprefix("node-") for n in sorted(job.nodes()))
     kc("partition", first, second)
     job.wait_attempt(after=1)
     kc("heal")
-    finish(job, reference)
+    job.finish(reference)
 
 
-def test_suspend_frees_everything_and_resume_goes_on(apply, manifest, reference) -> None:
-    job = apply(manifest("paused", **LONG))
-    job.wait_step(250)
-    kubectl("patch", "trainingjob", "paused", "-n", NAMESPACE, "--type=merge", "-p", '{"spec":{"suspend":true}}')
+def test_suspend_frees_everything_and_resume_goes_on(walk: Walk, reference: Curve) -> None:
+    job = walk("paused", PACE)
+    job.wait_commit_after(0)
+    suspend(job, "true")
     job.wait_phase("Suspended")
-    eventually(lambda: not job.pods() and not items("secrets", NAMESPACE, "kuangchao.io/job=paused"), "freed")
-    kubectl("patch", "trainingjob", "paused", "-n", NAMESPACE, "--type=merge", "-p", '{"spec":{"suspend":false}}')
+    eventually(lambda: not job.pods() and not items("secrets", NAMESPACE, f"kuangchao.io/job={job.name}"), "freed")
+    suspend(job, "false")
     job.wait_phase("Running")
-    assert "Running" in kubectl("get", "tjob", "paused", "-n", NAMESPACE)
-    status = finish(job, reference)
+    assert "Running" in kubectl("get", "tjob", job.name, "-n", NAMESPACE)
+    status = job.finish(reference)
     assert status["restarts"] == 0
 
 
-def test_bad_checkpoint_is_passed_over(apply, manifest, reference) -> None:
-    job = apply(manifest("flipped", **LONG))
-    job.wait_step(350)
+def test_bad_checkpoint_is_passed_over(walk: Walk, reference: Curve) -> None:
+    job = walk("flipped", PACE, checkpoint={"everySteps": APART})
     directory = job.checkpoint_directory()
     kept = eventually(lambda: len(found := job.status().get("checkpoints", [])) > 1 and found, "two commits")
     newest = max(kept, key=lambda c: c["step"])
     shard = next(
         p for p in sorted((directory / newest["path"]).rglob("*")) if p.is_file() and p.name != "manifest.json"
     )
-    raw = bytearray(shard.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    subprocess.run(["cp", "/dev/stdin", str(shard)], input=bytes(raw), check=True)
-    kubectl("exec", "-n", NAMESPACE, job.pods()[0]["metadata"]["name"], "--", "python", "-c", KILL_RANK)
-    finish(job, reference)
+    flip(shard, shard.stat().st_size // 2)
+    assert job.newest() == newest["step"], "too late: the next one is there"
+    kill_rank(job.pods()[0]["metadata"]["name"])
+    job.wait_attempt(after=1)
+    job.finish(reference)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.cluster import ROOT, items, kubectl
-from tests.e2e.conftest import NAMESPACE
+from tests.e2e.cluster import NAMESPACE, ROOT, items, kubectl
 
 SPLIT = ROOT / "examples" / "split"
 MOE = {

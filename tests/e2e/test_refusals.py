@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.cluster import PATIENCE, RELEASE_NAMESPACE, eventually, get, items, kc, kubectl
-from tests.e2e.conftest import NAMESPACE
+from tests.e2e.cluster import NAMESPACE, PATIENCE, RELEASE_NAMESPACE, eventually, get, items, kc, kubectl
 
 
 def holds_nothing(job) -> bool:
