@@ -117,6 +117,9 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a loss that is a float": (
         {"loss": lambda *_: 0.5}, "algorithm", "InvalidSpec", r"task\.loss='float': is not a tensor",
     ),
+    "a loss with an imaginary part": (
+        {"loss": lambda *given: MLP.loss(*given) * 1j}, "algorithm", "InvalidSpec", r"task\.loss=\S+: is no real",
+    ),
     "a loss of no model": (
         {"loss": lambda *_: torch.tensor(0.5)}, "algorithm", "InvalidSpec", r"task\.loss=0\.5: has no gradient; near",
     ),

@@ -90,7 +90,7 @@ def _met(loss: torch.Tensor, found: Callable[[Node], bool]) -> torch.Tensor:
 
 
 def single(loss: Any) -> torch.Tensor:
-    """The loss of a micro-batch. Raises InvalidInputError unless it is a tensor of one element that the model led to.
+    """The loss of a micro-batch. Raises InvalidInputError unless it is one real number that the model led to.
 
     One that it did not lead to has no gradient: a pipeline would train without it, and ranks that split the model in
     another way would wait for the one that goes back through nothing.
@@ -98,6 +98,8 @@ def single(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         given = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise InvalidInputError("task.loss", given, "is not a tensor of one element", "the mean of the losses")
+    if loss.is_complex():
+        raise InvalidInputError("task.loss", loss.item(), "is no real number", "its real part")
     if loss.grad_fn is None:
         raise InvalidInputError("task.loss", loss.item(), "has no gradient", "what is computed from the model's output")
     return loss
