@@ -316,7 +316,8 @@ class _Finder:
                 default=None,
             )
             if slowest and slowest.section == STOPPED:
-                text = f"{text}: the process of rank {slowest.rank} is stopped by a signal; it last told of step {slowest.step}"
+                stopped = f"the process of rank {slowest.rank} is stopped by a signal"
+                text = f"{text}: {stopped}; it last told of step {slowest.step}"
             index = slowest.rank // self._gang.per_pod if slowest else None
             yield self._fault(Reason.HUNG, text, index, rank=slowest.rank if slowest else None)
 
