@@ -18,8 +18,8 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from kuangchao_contracts.parallel import ZERO_BUBBLE, Schedule
 from kuangchao_contracts.plan import ParallelPlan
+from kuangchao_worker.parallel.dimensions import PIPELINE
 
-PIPELINE: Final = "pipeline"
 TORCHS: Final = "torch.distributed.pipelining."
 ONE_STAGE: Final[dict[Schedule, type[PipelineScheduleSingle]]] = {
     Schedule.GPIPE: ScheduleGPipe,

@@ -24,12 +24,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from kuangchao_worker.layers.state.assembly import plain
 from kuangchao_worker.layers.state.experts import inside
 from kuangchao_worker.layers.state.pieces import Piece, whole
+from kuangchao_worker.parallel.dimensions import PIPELINE
 
 MODULE, OPTIMIZER, SCHEDULER = "module.", "optimizer.", "scheduler"
 STATES, GROUPS = f"{OPTIMIZER}state.", f"{OPTIMIZER}param_groups."
 """What the optimizer keeps of a parameter, and how it updates it, with `FLAT`."""
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
+from kuangchao_worker.parallel.dimensions import EXPERT, EXPERT_REPLICATE
 from kuangchao_worker.parallel.experts import Elsewhere, share_of
 from kuangchao_worker.parallel.naming import matching
 
 FIELD = "task.rules.experts"
-PARTS = "expert"
-"""Axis of the mesh of experts along which ranks divide those of a layer; along all others they have the same ones."""
-WHOLE = ("expertReplicate",)
+WHOLE = (EXPERT_REPLICATE,)
 """All axes of copies, where experts are not sharded though other states are."""
 
 
@@ -78,7 +77,7 @@ def keep_own(module: nn.Module, rules: ParallelRules, rank: int, size: int) -> t
 
 def copies_of(mesh: DeviceMesh) -> DeviceMesh:
     """Of the mesh of experts the ranks that have the same ones as this one."""
-    return mesh[tuple(axis for axis in mesh.mesh_dim_names or () if axis != PARTS)]
+    return mesh[tuple(axis for axis in mesh.mesh_dim_names or () if axis != EXPERT)]
 
 
 def spread(plan: ParallelPlan) -> float:

@@ -26,7 +26,6 @@ from kuangchao_worker.layers.state.assembly import assembled, plain
 from kuangchao_worker.layers.state.calling import Calling, Function
 from kuangchao_worker.layers.state.chain import Part, Stage, chain, check_apart, cut, stages_on, units
 from kuangchao_worker.layers.state.experts import (
-    PARTS,
     WHOLE,
     check_experts,
     check_tokens,
@@ -57,14 +56,13 @@ from kuangchao_worker.layers.state.split import (
 from kuangchao_worker.layers.state.touched import Touched
 from kuangchao_worker.layers.state.update import UpdateRule
 from kuangchao_worker.parallel import comparing
+from kuangchao_worker.parallel.dimensions import EXPERT, PIPELINE, TENSOR
 from kuangchao_worker.parallel.naming import distinct
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer], LRScheduler | None]
-TENSOR = "tensor"
 ALIKE = 1e-2
 """By what part norms of gradients may differ that were computed alike: what is in bf16 is rounded."""
-PIPELINE = entries.PIPELINE
 
 
 class ShardedStore:
@@ -168,7 +166,7 @@ class ShardedStore:
 
     def _own(self, mesh: DeviceMesh) -> entries.Holders:
         """Leave of each layer's experts those of this rank, over the ranks that have the same."""
-        layers = keep_own(self.module, self._rules, mesh.get_local_rank(PARTS), mesh[PARTS].size())
+        layers = keep_own(self.module, self._rules, mesh.get_local_rank(EXPERT), mesh[EXPERT].size())
         copies = copies_of(mesh)
         shard = self._plan.sharding is not Sharding.NONE and copies.mesh_dim_names != WHOLE
         for names in layers:
@@ -300,7 +298,7 @@ class ShardedStore:
         state = self._gathered()
         if self._experts is not None:
             own = {name: tensor for name, tensor in state.items() if self._holders.expert(name)}
-            state |= _joined(own, self._experts.get_group(PARTS))
+            state |= _joined(own, self._experts.get_group(EXPERT))
         if self._mesh is not None and PIPELINE in (self._mesh.mesh_dim_names or ()):
             stages = self._mesh.get_group(PIPELINE)
             # the stages of other groups have the same

@@ -24,12 +24,11 @@ from kuangchao_contracts.errors import InvalidInputError
 from kuangchao_contracts.plan import ParallelPlan, Sharding
 from kuangchao_contracts.rules import ParallelRules, TensorStyle
 from kuangchao_worker.layers.state.experts import OwnTokens, inside, lists_of, mixtures_of
+from kuangchao_worker.parallel.dimensions import DATA, REPLICATE, SHARD
 from kuangchao_worker.parallel.naming import matching, unknown
 
 TOKENS = 1
 """Dimension of activations (batch, tokens, features) that sequence parallelism splits."""
-ISLANDS = ("replicate", "shard")
-DATA = "data"
 
 
 def check_rules(module: nn.Module, rules: ParallelRules) -> None:
@@ -157,7 +156,7 @@ def split_data(module: nn.Module, mesh: DeviceMesh, units: Sequence[nn.Module], 
     parameters are gathered once a step and stay whole through it.
     """
     axes = mesh.mesh_dim_names or ()
-    over = [axis for axis in (*ISLANDS, DATA) if axis in axes]
+    over = [axis for axis in (REPLICATE, SHARD, DATA) if axis in axes]
     if not over:
         return
     for unit in (*units, module):

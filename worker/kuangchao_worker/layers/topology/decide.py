@@ -11,21 +11,21 @@ from typing import Final, NamedTuple
 from kuangchao_contracts.base import canonical_json
 from kuangchao_contracts.errors import InvalidInputError, KuangchaoError
 from kuangchao_contracts.parallel import Overlay
-from kuangchao_contracts.plan import Axis, ParallelPlan, Sharding
+from kuangchao_contracts.plan import ParallelPlan, Sharding
+from kuangchao_worker.parallel.dimensions import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    EXPERT_DATA,
+    EXPERT_REPLICATE,
+    EXPERT_SHARD,
+    PIPELINE,
+    REPLICATE,
+    SHARD,
+    TENSOR,
+)
 
 WORLD: Final = "world"
-TENSOR: Final = Axis.TENSOR.value
-PIPELINE: Final = Axis.PIPELINE.value
-DATA: Final = Axis.DATA.value
-CONTEXT: Final = Axis.CONTEXT.value
-EXPERT: Final = Overlay.EXPERT.value
-EXPERT_DATA: Final = Overlay.EXPERT_DATA.value
-EXPERT_REPLICATE: Final = "expertReplicate"
-EXPERT_SHARD: Final = "expertShard"
-COPIES: Final = (EXPERT_REPLICATE, EXPERT_SHARD, EXPERT_DATA)
-"""Dimensions of ranks that have the same experts, outermost first."""
-REPLICATE: Final = "replicate"
-SHARD: Final = "shard"
 
 
 class TopologyCycleError(KuangchaoError):

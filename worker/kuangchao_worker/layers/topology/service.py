@@ -20,8 +20,6 @@ from kuangchao_contracts.plan import ParallelPlan
 from kuangchao_contracts.ports.topology import BuildRequest, LinkReport, TopologyRank
 from kuangchao_contracts.run import Ack, Empty
 from kuangchao_worker.layers.topology.decide import (
-    COPIES,
-    EXPERT,
     WORLD,
     GroupSpec,
     build_order,
@@ -31,6 +29,7 @@ from kuangchao_worker.layers.topology.decide import (
 )
 from kuangchao_worker.layers.topology.network import interface_variables, wait_for_port
 from kuangchao_worker.layers.topology.rendezvous import meet
+from kuangchao_worker.parallel.dimensions import COPIES, EXPERT
 
 DESTROY_SECONDS: Final = 5.0
 COLLECTIVE_SECONDS: Final = 1_800
