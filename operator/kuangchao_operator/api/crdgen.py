@@ -14,6 +14,7 @@ import yaml
 from kuangchao_contracts.api import ParallelPlanObject, ResourceDescriptorObject, ResourcePool, TrainingJob
 from kuangchao_contracts.api.meta import Column, CustomObject
 from kuangchao_contracts.names import GROUP, VERSION
+from kuangchao_operator.api.fielddocs import SPECS, describe
 from kuangchao_operator.api.structural import Schema, structural
 
 KINDS: tuple[type[CustomObject], ...] = (ParallelPlanObject, ResourceDescriptorObject, ResourcePool, TrainingJob)
@@ -77,6 +78,7 @@ def root_schema(model: type[CustomObject]) -> Schema:
         "metadata": {"type": "object"},
         "spec": structural({**parts["spec"], **definitions}),
     }
+    describe(properties["spec"], SPECS.get(model.plural, {}))
     if "status" in parts:
         properties["status"] = structural({**parts["status"], **definitions}, defaults=False)
     schema: Schema = {
