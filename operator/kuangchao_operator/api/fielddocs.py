@@ -115,7 +115,7 @@ _JOB: Final = {
     "retryGeneration": "Raise it to start a failed job once more; can only rise.",
     "managedBy": "Another controller; ours then leaves the job alone. Cannot change.",
     "ttlSecondsAfterFinished": "When an ended job is deleted; never unless given.",
-    "activeDeadlineSeconds": "Most time for the job, from its first running rank since it was resumed; no limit unless given.",
+    "activeDeadlineSeconds": "Most time for the job, from its first running rank since it was resumed.",
     "startDeadlineSeconds": "Most time for its pods to start.",
     "podOverrides": "Anything else of a pod, by its own fields (metadata, spec), merged in.",
     **{f"model.{name}".rstrip("."): text for name, text in _MODEL.items()},
