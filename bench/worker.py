@@ -16,7 +16,7 @@ BLOCK: Final = 15
 def measure(quick: bool = False) -> list[Figure]:
     """All of it; what needs no runs comes first."""
     found = [*contextcost.figures(quick), *snapshotmemory.figures(quick), *groups.figures(quick)]
-    count, runs = (2, 1) if quick else (6, 3)
+    count, runs = (2, 1) if quick else (6, 6)
     for layout in Layout:
         found += compared(layout.value, pairs("matrices", 128, BLOCK, count, runs, layout), RATIO, "worker")
     return [*found, *footprint.figures(quick, RUNS)]

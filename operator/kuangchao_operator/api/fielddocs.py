@@ -102,7 +102,7 @@ _JOB: Final = {
     "checkpoint.storage.path": "Directory on it; one of the job's own unless given.",
     "fault.maxRestarts": "Restarts for faults of the task; those of the platform do not count.",
     "fault.hangSeconds": "Time without a step that is a hang.",
-    "fault.firstStepSeconds": "The same before the first step.",
+    "fault.firstStepSeconds": "Time before the first step that is a hang.",
     "fault.nodeLostSeconds": "Silence of a node after which it is lost.",
     "fault.terminationSeconds": "Time to save when the job is ended.",
     "channels": "Shares of a node's bandwidth; checked and kept, nothing enforces them yet.",
@@ -130,7 +130,7 @@ _POOL: Final = {
     "debugSharePercent": "Most of its devices that jobs of priority debug may hold together.",
     "bandwidthPerNode": "Bandwidth of a node; checked and kept, nothing reads it yet.",
     "health.maxTemperatureCelsius": "A device that is hotter does not count.",
-    "health.maxUncorrectableEcc": "Nor does one with more uncorrectable memory errors.",
+    "health.maxUncorrectableEcc": "A device with more uncorrectable memory errors does not count.",
 }
 SPECS: Final = {"trainingjobs": _JOB, "resourcepools": _POOL}
 
