@@ -11,6 +11,7 @@ import typer
 
 from kuangchao_contracts.errors import InvalidInputError, UnavailableError
 from kuangchao_operator.cli.output import Format, Output, emit_json, writes_unicode
+from kuangchao_operator.cli.workermodule import last_words, run_module
 
 if TYPE_CHECKING:
     from kuangchao_contracts.plan import ModelDescriptor
@@ -112,10 +113,7 @@ def _from_config(name: str) -> ModelDescriptor:
 
 
 def _from_code(name: str, args: list[str]) -> _Found:
-    import importlib.util
     import json
-    import subprocess
-    import sys
 
     from pydantic import TypeAdapter
 
@@ -126,20 +124,9 @@ def _from_code(name: str, args: list[str]) -> _Found:
         raise InvalidInputError("--arg", bad, "is not KEY=VALUE", f"{bad}=VALUE")
     if ":" not in name:
         raise InvalidInputError("source", name, "is neither MODULE:FUNCTION nor a file that ends in .json")
-    if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError("needs torch", name="torch")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", MEASURE, name, *args],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{name} did not make its model within {TIMEOUT_SECONDS} s") from None
+    done = run_module(MEASURE, [name, *args], TIMEOUT_SECONDS, f"{name} did not make its model")
     if done.returncode:
-        last = done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
+        last = last_words(done)
         if done.returncode == BAD_NAME:
             raise InvalidInputError("source", name, last)
         raise UnavailableError(f"{name} did not make its model: {last}")

@@ -8,6 +8,7 @@ import typer
 
 from kuangchao_contracts.errors import CheckpointCorruptError, InvalidInputError, UnavailableError
 from kuangchao_operator.cli.output import Format, Output, emit_json
+from kuangchao_operator.cli.workermodule import last_words, run_module
 
 EXPORT = "kuangchao_worker.layers.state.export"
 TIMEOUT_SECONDS = 12 * 3600
@@ -41,26 +42,11 @@ def export(
 
 
 def _done(checkpoint: str, to: str, options: list[str]) -> dict[str, Any]:
-    """What a process of the worker's answers: torch has no place in this one."""
-    import importlib.util
+    """What a process of the worker's answers."""
     import json
-    import subprocess
-    import sys
 
-    if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError("needs torch", name="torch")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", EXPORT, checkpoint, to, *options],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{to} was not written within {TIMEOUT_SECONDS} s") from None
+    done = run_module(EXPORT, [checkpoint, to, *options], TIMEOUT_SECONDS, f"{to} was not written")
     if not done.stdout:
-        last = done.stderr.strip().rpartition("\n")[2] or f"exit status {done.returncode}"
-        raise UnavailableError(f"{checkpoint} was not exported: {last}")
+        raise UnavailableError(f"{checkpoint} was not exported: {last_words(done)}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
