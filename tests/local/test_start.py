@@ -1,6 +1,7 @@
 """What a rank holds at most until it can train: near its share of the model, where the plan splits it."""
 
 import ctypes
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def memory(name: str) -> float:
 
 def grown(act: Callable[[], Any]) -> float:
     """MiB that something takes at most."""
-    ctypes.CDLL(None).malloc_trim(0)  # what cases before gave back is no longer there to be used
+    gc.collect()  # what cases before left in cycles is given back now, not in the middle of this one
+    ctypes.CDLL(None).malloc_trim(0)  # and is no longer there to be used
     Path("/proc/self/clear_refs").write_text("5")  # and the peak is that from now on
     before = memory("VmRSS")
     act()
